@@ -1,0 +1,1 @@
+"""Translation between domain types and protobuf: pure, total, tested by round trips."""
