@@ -1,0 +1,1 @@
+"""Traces and logs: names, trajectory context, exporters and set-up."""
