@@ -1,0 +1,1 @@
+"""Headrace: the services, what they share, and the command that runs them."""

@@ -1,0 +1,1 @@
+"""What more than one service needs: words, errors, configuration, transport, telemetry."""

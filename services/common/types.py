@@ -376,14 +376,17 @@ class ReplicaStatus:
     address: str
     """Where its own gRPC service listens."""
     state: str
-    """`starting`, `serving`, `draining`, or what the trainer is doing: `feeding`, `waiting`, `training`, `publishing`."""
+    """`starting`, `serving`, `draining`; of a trainer `validating`, `waiting`, `training`, `publishing`, `finished`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Named gauges, e.g. `tokens_per_second`, `adoption_pause_seconds`, `wait_share`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLedger:
-    """Where every task attempt of a partition ended. fed = consumed + filtered + dropped + dead_lettered + open + lost."""
+    """Where every task attempt of a partition ended.
+
+    fed = consumed + filtered + dropped + dead_lettered + open + lost.
+    """
 
     fed: int
     """Task attempts issued: enqueued tasks plus refills."""
@@ -409,7 +412,10 @@ class TaskLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryLedger:
-    """Where every issued member ended. issued = put + duplicate + lapsed + failed + released + in_flight + lost."""
+    """Where every issued member ended.
+
+    issued = put + duplicate + lapsed + failed + released + in_flight + lost.
+    """
 
     issued: int
     """Leases given."""

@@ -1,0 +1,1 @@
+"""The headrace command: starts, watches and reports a run."""

@@ -1,0 +1,1 @@
+"""The queue: tasks, leases, trajectories, groups and the ledger, all in Redis."""

@@ -1,0 +1,1 @@
+"""The reward service: a score or an explicit failure, before the deadline."""

@@ -1,0 +1,1 @@
+"""The rollouter: one engine, agent loops, and the adopted weights."""

@@ -1,0 +1,1 @@
+"""The trainer: feeds tasks, learns from groups, publishes versions, commits with checkpoints."""

@@ -1,0 +1,1 @@
+"""Typed clients, one per service: domain types in, domain types out."""

@@ -64,7 +64,7 @@ class DataSection(Section):
 
     source: str
     """`reasoning_gym:<dataset>` or the path of a .jsonl file (relative to the config file)."""
-    args: dict[str, Any] = {}
+    args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of a reasoning_gym dataset, e.g. `min_terms`."""
     size: int = Field(default=1000, ge=1)
     """Rows made by a generated source; a file has as many as it has."""

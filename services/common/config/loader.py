@@ -1,7 +1,7 @@
 """Reads a configuration: defaults < file < `--section.key value`. Every mistake becomes one sentence.
 
-Files are TOML, YAML or JSON by their ending. `${NAME}` in a text is replaced from the environment, after a `.env` beside
-the file (or in the working folder) was read; what the environment already holds wins.
+Files are TOML, YAML or JSON by their ending. `${NAME}` in a text is replaced from the environment, after a `.env`
+beside the file (or in the working folder) was read; what the environment already holds wins.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def parse_flags(flags: Sequence[str]) -> list[tuple[list[str], Any]]:
         word = words.pop(0)
         name, equals, text = word.removeprefix("--").partition("=")
         if not word.startswith("--") or "." not in name:
-            raise ConfigError(f"{word!r} is not a flag; write --section.key value, for example --trainer.total_steps 20")
+            raise ConfigError(
+                f"{word!r} is not a flag; write --section.key value, for example --trainer.total_steps 20"
+            )
         if not equals:
             if not words:
                 raise ConfigError(f"--{name} has no value; write --{name} VALUE")
@@ -69,7 +71,8 @@ def parse_flags(flags: Sequence[str]) -> list[tuple[list[str], Any]]:
 
 def dump_config(config: RunConfig) -> str:
     """Return the resolved configuration as TOML, without secrets."""
-    return tomli_w.dumps(_plain(config))
+    text: str = tomli_w.dumps(_plain(config))
+    return text
 
 
 def _plain(section: BaseModel) -> dict[str, Any]:
@@ -104,11 +107,12 @@ def _read(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, yaml.YAMLError, json.JSONDecodeError) as error:
         raise ConfigError(f"{path}: not valid {path.suffix[1:].upper()}: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds {type(values).__name__} at the top; sections like [model] and [data] belong there")
+        kind = type(values).__name__
+        raise ConfigError(f"{path}: holds {kind} at the top; sections like [model] and [data] belong there")
     return values
 
 
-def _set(values: dict[str, Any], keys: list[str], value: Any) -> None:  # noqa: ANN401 - a config value can be any TOML type
+def _set(values: dict[str, Any], keys: list[str], value: object) -> None:
     """Put one flag's value at its place."""
     node = values
     for key in keys[:-1]:
@@ -139,7 +143,9 @@ def _expand(value: Any, path: Path) -> Any:  # noqa: ANN401 - walks arbitrary co
     def lookup(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in os.environ:
-            raise ConfigError(f"{path}: ${{{name}}} is used and the environment has no {name}; set it or put it into .env")
+            raise ConfigError(
+                f"{path}: ${{{name}}} is used and the environment has no {name}; set it or put it into .env"
+            )
         return os.environ[name]
 
     return _VARIABLE.sub(lookup, value)

@@ -17,9 +17,7 @@ def score_to_proto(score: Score) -> trajectory_pb2.Score:
 
 def score_from_proto(wire: trajectory_pb2.Score) -> Score:
     """Return a score."""
-    return Score(
-        reward=wire.reward, parts=dict(wire.parts), scorer=wire.scorer, scorer_version=wire.scorer_version
-    )
+    return Score(reward=wire.reward, parts=dict(wire.parts), scorer=wire.scorer, scorer_version=wire.scorer_version)
 
 
 def failure_to_proto(failure: Failure) -> trajectory_pb2.Failure:

@@ -1,0 +1,1 @@
+"""Agent loops: from a task to the rows that are trained."""

@@ -1,0 +1,1 @@
+"""Engines: from token ids to token ids, log-probs and versions."""

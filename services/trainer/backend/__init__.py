@@ -1,0 +1,1 @@
+"""Trainer backends: where the optimiser step happens."""
