@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import structlog
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from services.common import errors
@@ -176,7 +176,9 @@ class ServiceInterceptor(_ServerBase):
 def _wrapped(
     handler: grpc.RpcMethodHandler[Any, Any], method: str, active: ActiveCalls
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    kinds = ("stream" if streaming else "unary" for streaming in (handler.request_streaming, handler.response_streaming))
+    kinds = (
+        "stream" if streaming else "unary" for streaming in (handler.request_streaming, handler.response_streaming)
+    )
     arity = "_".join(kinds)
     behavior = getattr(handler, arity)
 
@@ -184,7 +186,7 @@ def _wrapped(
         active.enter()
         try:
             return await behavior(request, context)
-        except Exception as error:  # noqa: BLE001 - the boundary of a request; _abort logs what is not expected
+        except Exception as error:
             await _abort(error, method, context)
         finally:
             active.leave()
@@ -194,7 +196,7 @@ def _wrapped(
         try:
             async for response in behavior(request, context):
                 yield response
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:
             await _abort(error, method, context)
         finally:
             active.leave()
@@ -240,7 +242,8 @@ class _ClientInterceptor:
         )
 
     def _error(self, error: grpc.aio.AioRpcError, details: grpc.aio.ClientCallDetails) -> errors.HeadraceError:
-        method = details.method.decode() if isinstance(details.method, bytes) else details.method
+        # The stubs promise text, grpc passes bytes.
+        method = bytes(details.method).decode() if not isinstance(details.method, str) else details.method
         return error_from_rpc(
             error, address=self._address, method=method.rpartition("/")[2], timeout_seconds=details.timeout
         )

@@ -48,35 +48,37 @@ forced_ids: ContextVar[tuple[int, int] | None] = ContextVar("headrace_forced_ids
 """Trace and span id that the next span must get; read by the id generator in `setup`."""
 
 
-class _BoundTracer:
-    """The tracer of this process; a no-op until telemetry is set up."""
+class _Bound:
+    """What this process does with spans; nothing until telemetry is set up."""
 
     def __init__(self) -> None:
         self.tracer: Tracer = otel_trace.NoOpTracer()
+        self.sample_ratio = 1.0
 
 
-_bound = _BoundTracer()
+_bound = _Bound()
 
 
-def bind_tracer(tracer: Tracer | None) -> None:
-    """Make every later span of this process go to `tracer`; `None` turns spans off."""
-    _bound.tracer = tracer or otel_trace.NoOpTracer()
-
-
-def trajectory_traceparent(run_id: str, key: MemberKey, *, sample_ratio: float = 1.0) -> str:
-    """Trace context of a trajectory's root span, the same in every process and at every issue.
+def bind_tracer(tracer: Tracer | None, *, sample_ratio: float = 1.0) -> None:
+    """Make every later span of this process go to `tracer`; `None` turns spans off.
 
     Args:
-        run_id: the run.
-        key: which trajectory.
-        sample_ratio: share of trajectories whose trace is kept, in [0, 1].
+        tracer: where spans go.
+        sample_ratio: share of the trajectories named by this process whose trace is kept, in [0, 1].
+    """
+    _bound.tracer = tracer or otel_trace.NoOpTracer()
+    _bound.sample_ratio = sample_ratio
+
+
+def trajectory_traceparent(run_id: str, key: MemberKey) -> str:
+    """Trace context of a trajectory's root span, the same in every process and at every issue.
 
     Returns:
-        A W3C traceparent whose flag says whether this trajectory is kept.
+        A W3C traceparent whose flag says whether this trajectory's trace is kept, by this process's sample ratio.
     """
     digest = hashlib.blake2b(f"{run_id}/{key}".encode(), digest_size=24).digest()
     trace_id, span_id = digest[:16], digest[16:]
-    kept = int.from_bytes(trace_id[8:], "big") < sample_ratio * 2.0**64
+    kept = int.from_bytes(trace_id[8:], "big") < _bound.sample_ratio * 2.0**64
     return f"00-{trace_id.hex()}-{span_id.hex()}-{int(kept):02x}"
 
 
