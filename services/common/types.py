@@ -358,6 +358,24 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """A replica's report that it serves a policy version."""
+
+    replica_id: ReplicaId
+    """Who."""
+    version: int
+    """The version that it now serves."""
+    digest: str
+    """Digest of what it serves, computed from the bytes it received."""
+    pause_seconds: float
+    """Time in which generation stood still for the switch."""
+    total_seconds: float
+    """Time from the news to the switch, transfer included."""
+    received_bytes: int
+    """Bytes received for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """What a replica says of itself in a heartbeat."""
 
