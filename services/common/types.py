@@ -504,3 +504,172 @@ class ScorerInfo:
     """Stored on every score."""
     description: str
     """One sentence."""
+
+
+class OnStale(StrEnum):
+    """What becomes of a group that is too old when the trainer wants it."""
+
+    REFILL = "refill"
+    """It is dropped and the same task is issued again as the next attempt, in one atomic step."""
+    DROP = "drop"
+    """It is dropped."""
+
+
+class WhenFull(StrEnum):
+    """What happens when a bound of the queue is reached."""
+
+    BLOCK = "block"
+    """No member of a new group is leased until there is room; groups that were begun may finish."""
+    DROP_OLDEST = "drop_oldest"
+    """The ready group with the lowest sequence number is dropped."""
+
+
+class PutOutcome(StrEnum):
+    """What became of a put."""
+
+    ACCEPTED = "accepted"
+    """It is in its group (also when this very put came before)."""
+    DUPLICATE = "duplicate"
+    """Another holder's result was accepted before, or the group has ended."""
+    REISSUED = "reissued"
+    """The failure was noted and the member is issued again."""
+    GIVEN_UP = "given_up"
+    """The failure was noted and the member is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Rules of a run, fixed at its creation."""
+
+    max_staleness: int
+    """Largest age, in versions, of a token in an optimiser step, >= 0."""
+    groups_per_version: int
+    """Groups consumed between two policy versions, >= 1."""
+    on_stale: OnStale
+    """What becomes of a group that is too old."""
+    max_member_issues: int
+    """Failed or lapsed issues after which a member is given up, >= 1."""
+    lease_seconds: float
+    """Time after which an unrenewed lease lapses, > 0."""
+    max_queue_size: int
+    """Ready groups held at most, >= 1; a batch that the trainer waits for may be larger."""
+    max_queue_bytes: int
+    """Bytes of put trajectories that wait for the trainer at most, >= 1; the same exception."""
+    when_full: WhenFull
+    """What happens when a bound is reached."""
+    min_group_members: int
+    """Members that must be scored for a training group to be used, >= 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Where a run stands when a trainer takes it over."""
+
+    epoch: int
+    """Epoch of the caller; every further call carries it. Grows with each takeover, also when the run was lost."""
+    commit_number: int
+    """Number of the newest applied commit; 0 before the first."""
+    policy_version: int
+    """Newest registered policy version; -1 before the first."""
+    replica_version: int
+    """Largest policy version that a replica reported; -1 when none did."""
+    created: bool
+    """Whether the run did not exist before."""
+    finished: bool
+    """Whether the run has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued:
+    """What became of fed tasks."""
+
+    num_accepted: int
+    """How many, counted from the first, are in the queue now or have ended there."""
+    remaining_capacity: int
+    """How many more would be admitted now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedTasks:
+    """What a rollouter got."""
+
+    assignments: tuple[Assignment, ...]
+    """The leased members; empty when none came in time."""
+    run_finished: bool
+    """Whether the run has finished and the replica may stop."""
+    wanted_version: int | None
+    """Oldest version that a waiting task may be sampled with, when this replica is too old for it; else None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedMember:
+    """A leased member that produced no trajectory."""
+
+    key: MemberKey
+    """Which trajectory."""
+    lease_id: LeaseId
+    """The lease it was tried under."""
+    failure: Failure
+    """Why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LeasedBatch:
+    """What the trainer got."""
+
+    groups: tuple[Group, ...]
+    """Whole groups in order of sequence; empty when not enough were ready in time."""
+    end_of_data: bool
+    """No further group will ever be ready after these: the data has ended and nothing is open."""
+    commit_number: int
+    """Number of the newest applied commit."""
+    num_ready: int
+    """Groups that are ready and were not handed out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStats:
+    """Depths of one partition."""
+
+    partition: Partition
+    """Which stream."""
+    pending_members: int
+    """Members that wait for a rollouter."""
+    in_flight_members: int
+    """Live leases."""
+    open_groups: int
+    """Groups that are neither ready nor leased."""
+    ready_groups: int
+    """Groups that wait for the trainer."""
+    leased_groups: int
+    """Groups leased by the trainer and not committed."""
+    payload_bytes: int
+    """Bytes of put trajectories held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReport:
+    """A replica's newest heartbeat."""
+
+    status: ReplicaStatus
+    """What it said."""
+    age_seconds: float
+    """How long ago, by the Redis server's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStats:
+    """Depths, versions and replicas of a run."""
+
+    partitions: tuple[PartitionStats, ...]
+    """One entry per partition."""
+    policy_version: int
+    """Newest registered policy version; -1 before the first."""
+    epoch: int
+    """Epoch of the run."""
+    commit_number: int
+    """Number of the newest applied commit."""
+    replicas: tuple[ReplicaReport, ...]
+    """Replicas heard of within the last minute."""
+    run_finished: bool
+    """Whether the run has ended."""
