@@ -109,34 +109,38 @@ class CreateRunRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., owner_id: _Optional[str] = ...) -> None: ...
 
 class CreateRunResponse(_message.Message):
-    __slots__ = ("epoch", "commit_number", "policy_version", "replica_version", "created")
+    __slots__ = ("epoch", "commit_number", "policy_version", "replica_version", "created", "run_finished")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
+    RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     commit_number: int
     policy_version: int
     replica_version: int
     created: bool
-    def __init__(self, epoch: _Optional[int] = ..., commit_number: _Optional[int] = ..., policy_version: _Optional[int] = ..., replica_version: _Optional[int] = ..., created: _Optional[bool] = ...) -> None: ...
+    run_finished: bool
+    def __init__(self, epoch: _Optional[int] = ..., commit_number: _Optional[int] = ..., policy_version: _Optional[int] = ..., replica_version: _Optional[int] = ..., created: _Optional[bool] = ..., run_finished: _Optional[bool] = ...) -> None: ...
 
 class EnqueueTasksRequest(_message.Message):
-    __slots__ = ("run_id", "epoch", "tasks", "partition", "end_of_data", "pinned_version")
+    __slots__ = ("run_id", "epoch", "tasks", "partition", "end_of_data", "pinned_version", "num_filtered")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     END_OF_DATA_FIELD_NUMBER: _ClassVar[int]
     PINNED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_FILTERED_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     epoch: int
     tasks: _containers.RepeatedCompositeFieldContainer[_task_pb2.Task]
     partition: _task_pb2.Partition
     end_of_data: bool
     pinned_version: int
-    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[_task_pb2.Task, _Mapping]]] = ..., partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., end_of_data: _Optional[bool] = ..., pinned_version: _Optional[int] = ...) -> None: ...
+    num_filtered: int
+    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[_task_pb2.Task, _Mapping]]] = ..., partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., end_of_data: _Optional[bool] = ..., pinned_version: _Optional[int] = ..., num_filtered: _Optional[int] = ...) -> None: ...
 
 class EnqueueTasksResponse(_message.Message):
     __slots__ = ("num_accepted", "remaining_capacity")
@@ -229,7 +233,7 @@ class PutTrajectoriesResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[PutOutcome, str]]] = ...) -> None: ...
 
 class LeaseBatchRequest(_message.Message):
-    __slots__ = ("run_id", "epoch", "partition", "num_groups", "use_version", "wait_seconds", "max_bytes")
+    __slots__ = ("run_id", "epoch", "partition", "num_groups", "use_version", "wait_seconds", "max_bytes", "request_id")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +241,7 @@ class LeaseBatchRequest(_message.Message):
     USE_VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     epoch: int
     partition: _task_pb2.Partition
@@ -244,7 +249,8 @@ class LeaseBatchRequest(_message.Message):
     use_version: int
     wait_seconds: float
     max_bytes: int
-    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., num_groups: _Optional[int] = ..., use_version: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    request_id: str
+    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., num_groups: _Optional[int] = ..., use_version: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., max_bytes: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class LeasedGroup(_message.Message):
     __slots__ = ("task_id", "attempt", "sequence", "group_size", "oldest_version", "trajectories", "put_times")

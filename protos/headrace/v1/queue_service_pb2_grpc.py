@@ -166,7 +166,8 @@ class QueueServiceServicer:
 
     def LeaseBatch(self, request, context):
         """Leases whole groups to the trainer in order of sequence; waits up to `wait_seconds` until `num_groups` are ready.
-        Groups stay leased to the epoch until they are committed or released or a newer epoch takes over.
+        Groups stay leased until they are committed or released, also over a takeover. Safe to retry with the same request
+        id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
