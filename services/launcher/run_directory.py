@@ -1,0 +1,150 @@
+"""The folder of a run: made once, refused when it exists, taken up again on resume.
+
+Holds `config.toml` (resolved, without secrets), `run_id`, `logs/`, `redis/` and what the services write. A lock on the
+folder keeps a second launcher out of a run that is still going on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from services.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from services.common.config import RunConfig
+
+_RUN_ID_FILE = "run_id"
+_LOCK_FILE = ".lock"
+_SUFFIX_BYTES = 3
+_MAX_NAME_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunDirectory:
+    """An open run directory; `close` gives it up."""
+
+    path: Path
+    """The folder, absolute."""
+    run_id: str
+    """Id of the run in the queue: the name and a random suffix, kept over resumes."""
+    created: bool
+    """Whether this call made it; only then may it be discarded."""
+    lock: IO[str]
+    """Held while the run is ours."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.path.name
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.toml"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the services' logs."""
+        return self.path / "logs"
+
+    @property
+    def redis(self) -> Path:
+        """Folder of the embedded Redis."""
+        return self.path / "redis"
+
+    def close(self) -> None:
+        """Let others have the directory."""
+        self.lock.close()
+
+    def discard(self) -> None:
+        """Remove a directory that this call made, as if it had never been; one that was resumed stays."""
+        self.close()
+        if self.created:
+            shutil.rmtree(self.path)
+
+
+def open_run_directory(config: RunConfig, config_path: Path) -> RunDirectory:
+    """Make the run's folder, or take it up again when `run.resume` is set.
+
+    A run without a name takes the config file's, with a number: `arithmetic-1`, `arithmetic-2`, ... Resumed without a
+    name, it is the newest of them.
+
+    Raises:
+        ConfigError: it exists and `run.resume` is not set, it does not exist and `run.resume` is, or it is in use.
+    """
+    parent = Path(config.run.directory).absolute()
+    if "name" in config.run.model_fields_set:
+        path = parent / config.run.name
+    else:
+        path = _numbered(parent, _stem(config_path), newest=config.run.resume)
+    return _resumed(path) if config.run.resume else _made(path)
+
+
+def read_run_id(path: Path) -> str:
+    """Read the run id of a run directory.
+
+    Raises:
+        ConfigError: it is no run directory.
+    """
+    try:
+        return (path / _RUN_ID_FILE).read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{path} is no run directory; give one that `headrace run` made, such as runs/NAME") from None
+
+
+def _stem(config_path: Path) -> str:
+    """Turn the config file's name into the beginning of a run name."""
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", config_path.stem).lstrip("._-") or "run"
+    return cleaned[: _MAX_NAME_LENGTH - 8]
+
+
+def _numbered(parent: Path, stem: str, *, newest: bool) -> Path:
+    """Find the newest `stem-N`, or the next free one."""
+    pattern = re.compile(re.escape(stem) + r"-(\d+)")
+    matches = [pattern.fullmatch(entry.name) for entry in parent.iterdir()] if parent.is_dir() else []
+    largest = max((int(match[1]) for match in matches if match), default=0)
+    if newest and not largest:
+        raise ConfigError(f"run.resume is set and {parent} holds no run called {stem}-N; name it with --run.name")
+    return parent / f"{stem}-{largest if newest else largest + 1}"
+
+
+def _made(path: Path) -> RunDirectory:
+    """Make a new run directory."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} exists; go on with it by --run.resume true, or choose another name by --run.name"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"run.directory: {path} cannot be made ({error.strerror})") from None
+    run_id = f"{path.name}-{secrets.token_hex(_SUFFIX_BYTES)}"
+    (path / _RUN_ID_FILE).write_text(f"{run_id}\n", encoding="utf-8")
+    return _opened(path, run_id, created=True)
+
+
+def _resumed(path: Path) -> RunDirectory:
+    """Take up a run directory that exists."""
+    if not path.is_dir():
+        raise ConfigError(f"run.resume is set and {path} does not exist; start it without --run.resume")
+    return _opened(path, read_run_id(path), created=False)
+
+
+def _opened(path: Path, run_id: str, *, created: bool) -> RunDirectory:
+    """Lock the directory and make its folders."""
+    lock = (path / _LOCK_FILE).open("a", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ConfigError(f"{path} is in use by another `headrace run`; wait for its end or stop it") from None
+    directory = RunDirectory(path=path, run_id=run_id, created=created, lock=lock)
+    directory.logs.mkdir(exist_ok=True)
+    directory.redis.mkdir(mode=0o700, exist_ok=True)
+    return directory

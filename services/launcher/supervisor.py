@@ -1,0 +1,291 @@
+"""Keeps processes running: restarts what dies, kills what hangs, gives up when it is in vain.
+
+    STARTING -> SERVING -> (dies) -> PAUSED -> STARTING ...
+       |           |
+       |           `-> ENDED     its exit status says that its work is done or that it cannot go on
+       |-> ENDED                 it refused its configuration before it ever served
+       `-> ENDED                 it died too often (`RestartPolicy`)
+    any state -> ENDED           `stop` or `kill` was called
+
+A service counts as serving once its probe succeeds; one without a probe, once it has lived for
+`RestartPolicy.settle_seconds`. Redis and the four services are watched by the same rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from services.launcher.process import ChildProcess, Command, Output, describe_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from services.launcher.log_file import LogFile
+
+EXIT_BAD_INPUT = 2
+"""Exit status of a service that refuses its configuration."""
+
+_PROBE_SECONDS = 0.2
+_PROBE_INTERVAL_SECONDS = 3.0
+_MESSAGE_LINES = 5
+
+
+class ServiceState(StrEnum):
+    """Where a supervised process is in its life."""
+
+    STARTING = "starting"
+    """It was started and does not serve yet."""
+    SERVING = "serving"
+    """It serves."""
+    PAUSED = "paused"
+    """It died and will be started again after a pause."""
+    ENDED = "ended"
+    """It will not be started again."""
+
+
+class EndKind(StrEnum):
+    """Why a service is not started again."""
+
+    DONE = "done"
+    """It ended with one of its final exit statuses."""
+    STOPPED = "stopped"
+    """The launcher stopped it."""
+    GAVE_UP = "gave_up"
+    """It died too often, or refused its configuration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceEnd:
+    """How a service ended for good."""
+
+    kind: EndKind
+    """Why."""
+    code: int
+    """Exit status of its last process; negative for a signal."""
+    message: str = ""
+    """For people: service, exit status and last log lines; set when the kind is `gave_up`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How patient the supervisor is."""
+
+    initial_pause_seconds: float = 0.2
+    """Pause before the first restart."""
+    max_pause_seconds: float = 5.0
+    """The pause doubles with every death in a row up to this."""
+    settle_seconds: float = 15.0
+    """A service that lived so long has started well: the row of deaths begins anew."""
+    max_deaths_in_a_row: int = 5
+    """Deaths without having served in between, after which it is given up."""
+    max_restarts: int = 20
+    """Restarts within the window, after which it is given up."""
+    window_seconds: float = 120.0
+    """The window."""
+    start_seconds: float = 180.0
+    """A service that does not serve after so long is killed, which counts as a death."""
+    hang_seconds: float = 30.0
+    """A serving service whose probe fails for so long is killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What to keep running."""
+
+    name: str
+    """Names it in logs and messages."""
+    command: Callable[[int], Command]
+    """How it is started, given the number of starts before."""
+    log: LogFile
+    """Where its output goes."""
+    probe: Callable[[], Awaitable[bool]] | None = None
+    """Whether it serves."""
+    final_codes: frozenset[int] = frozenset()
+    """Exit statuses after which it is not started again."""
+    on_line: Callable[[str], None] | None = None
+    """Told of every line on its standard output."""
+
+
+class SupervisedService:
+    """One service under supervision; `run` lasts as long as the service is wanted."""
+
+    def __init__(self, service: Service, *, report: Callable[[str], None], policy: RestartPolicy | None = None) -> None:
+        """Prepare; nothing is started before `run`.
+
+        Args:
+            service: what to keep running.
+            report: told one line for people at every death and restart.
+            policy: how patient to be.
+        """
+        self.service = service
+        self.state = ServiceState.STARTING
+        self.num_restarts = 0
+        self._report = report
+        self._policy = policy or RestartPolicy()
+        self._child: ChildProcess | None = None
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._restart_times: deque[float] = deque()
+        self._deaths_in_a_row = 0
+        self._served = False
+
+    @property
+    def name(self) -> str:
+        """Name of the service."""
+        return self.service.name
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, while a process runs."""
+        return self._child.pid if self._child else None
+
+    async def run(self) -> ServiceEnd:
+        """Keep the service running until it ends for good."""
+        try:
+            while True:
+                code = await self._run_once(self.num_restarts)
+                end = self._end_after(code)
+                if end is not None:
+                    return end
+                await self._pause(code)
+                if self._stopping.is_set():
+                    return ServiceEnd(kind=EndKind.STOPPED, code=code)
+                self.num_restarts += 1
+        finally:
+            self._set_state(ServiceState.ENDED)
+            self._ended.set()
+            self.service.log.close()
+
+    async def wait_serving(self) -> bool:
+        """Wait until the service serves; False when it ended instead. Bounded by `start_seconds` and the restarts."""
+        while self.state not in (ServiceState.SERVING, ServiceState.ENDED):
+            self._changed.clear()
+            await self._changed.wait()
+        return self.state is ServiceState.SERVING
+
+    async def stop(self, *, grace_seconds: float) -> None:
+        """Ask the process to drain, wait for its end, and kill it when the grace time is over."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.terminate()
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            log = self.service.log.path
+            self._report(f"{self.name} did not stop within {grace_seconds:g} s and was killed; see {log}")
+            self.kill()
+            await self._ended.wait()
+
+    def kill(self) -> None:
+        """End the service at once."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.kill()
+
+    async def _run_once(self, num_starts: int) -> int:
+        """Start the process, watch it, and return its exit status."""
+        self._set_state(ServiceState.STARTING)
+        self._served = False
+        self._child = await ChildProcess.start(self.service.command(num_starts))
+        if self._stopping.is_set():
+            self._child.terminate()
+        try:
+            async with asyncio.TaskGroup() as group:
+                watcher = group.create_task(self._watch(self._child))
+                code = await self._child.follow(self._on_output)
+                watcher.cancel()
+                return code
+        finally:
+            self._child = None
+
+    def _on_output(self, line: Output) -> None:
+        """Log a line, and pass on what the service says on its standard output."""
+        self.service.log.write(line.text)
+        if self.service.on_line is not None and not line.is_error:
+            self.service.on_line(line.text)
+
+    async def _watch(self, child: ChildProcess) -> None:
+        """Find out whether the process serves, and kill it when it hangs."""
+        clock = asyncio.get_running_loop().time
+        start = good = clock()
+        probe = self.service.probe
+        while True:
+            now = clock()
+            if probe is not None and await probe():
+                good = clock()
+                self._set_serving()
+            elif probe is None and now - start >= self._policy.settle_seconds:
+                good = now
+                self._set_serving()
+            if self._served and clock() - start >= self._policy.settle_seconds:
+                self._deaths_in_a_row = 0
+            patience = self._policy.hang_seconds if self._served else self._policy.start_seconds
+            if clock() - good > patience and not self._stopping.is_set():
+                self._report(f"{self.name} did not answer for {patience:g} s and is killed")
+                child.kill()
+                return
+            await asyncio.sleep(_PROBE_INTERVAL_SECONDS if self._served else _PROBE_SECONDS)
+
+    def _end_after(self, code: int) -> ServiceEnd | None:
+        """Decide whether a death is the end."""
+        if self._stopping.is_set():
+            return ServiceEnd(kind=EndKind.STOPPED, code=code)
+        if code in self.service.final_codes:
+            return ServiceEnd(kind=EndKind.DONE, code=code)
+        now = asyncio.get_running_loop().time()
+        self._deaths_in_a_row = 1 if self._served else self._deaths_in_a_row + 1
+        while self._restart_times and self._restart_times[0] < now - self._policy.window_seconds:
+            self._restart_times.popleft()
+        if code == EXIT_BAD_INPUT and not self._served and self.num_restarts == 0:
+            return self._given_up(code, "refused to start")
+        if self._deaths_in_a_row >= self._policy.max_deaths_in_a_row:
+            return self._given_up(code, f"died {self._deaths_in_a_row} times without ever serving in between")
+        if len(self._restart_times) >= self._policy.max_restarts:
+            num_deaths = len(self._restart_times) + 1
+            return self._given_up(code, f"died {num_deaths} times in {self._policy.window_seconds:g} s")
+        self._restart_times.append(now)
+        return None
+
+    def _given_up(self, code: int, what: str) -> ServiceEnd:
+        """Word the end of a service that cannot be kept running."""
+        tail = [line for line in self.service.log.tail if line.strip()][-_MESSAGE_LINES:]
+        lines = "".join(f"\n  {line[:500]}" for line in tail)
+        message = f"{self.name} {what} ({describe_exit(code)}); see {self.service.log.path}"
+        if lines:
+            message = f"{message}; its last lines:{lines}"
+        return ServiceEnd(kind=EndKind.GAVE_UP, code=code, message=message)
+
+    async def _pause(self, code: int) -> None:
+        """Wait before a restart; a wish to stop ends the wait."""
+        pause = min(
+            self._policy.max_pause_seconds,
+            self._policy.initial_pause_seconds * 2.0 ** (self._deaths_in_a_row - 1),
+        )
+        self._set_state(ServiceState.PAUSED)
+        self._report(
+            f"{self.name} died ({describe_exit(code)}) and is started again in {pause:g} s, "
+            f"restart {len(self._restart_times)} of at most {self._policy.max_restarts} "
+            f"within {self._policy.window_seconds:g} s"
+        )
+        try:
+            async with asyncio.timeout(pause):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    def _set_serving(self) -> None:
+        """Note that the service serves."""
+        self._served = True
+        self._set_state(ServiceState.SERVING)
+
+    def _set_state(self, state: ServiceState) -> None:
+        """Move to another state and wake who waits for it."""
+        if state is not self.state:
+            self.state = state
+            self._changed.set()
