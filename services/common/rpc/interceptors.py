@@ -176,17 +176,15 @@ class ServiceInterceptor(_ServerBase):
 def _wrapped(
     handler: grpc.RpcMethodHandler[Any, Any], method: str, active: ActiveCalls
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    kinds = (
-        "stream" if streaming else "unary" for streaming in (handler.request_streaming, handler.response_streaming)
-    )
-    arity = "_".join(kinds)
+    sides = (handler.request_streaming, handler.response_streaming)
+    arity = "_".join("stream" if streaming else "unary" for streaming in sides)
     behavior = getattr(handler, arity)
 
     async def respond(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401 - any RPC
         active.enter()
         try:
             return await behavior(request, context)
-        except Exception as error:
+        except Exception as error:  # the boundary of a request: the caller gets a status, the service goes on
             await _abort(error, method, context)
         finally:
             active.leave()
@@ -196,7 +194,7 @@ def _wrapped(
         try:
             async for response in behavior(request, context):
                 yield response
-        except Exception as error:
+        except Exception as error:  # the boundary of a request: the caller gets a status, the service goes on
             await _abort(error, method, context)
         finally:
             active.leave()

@@ -223,9 +223,10 @@ def _unwrapped() -> Iterator[None]:
         yield
     except BaseExceptionGroup as group:
         _log.exception("a task of the service crashed")
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from group
-        raise
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
 
 
 @asynccontextmanager

@@ -128,7 +128,7 @@ def _span(span: ReadableSpan) -> dict[str, Any]:
             {
                 "timeUnixNano": str(event.timestamp),
                 "name": event.name,
-                "attributes": _attributes(event.attributes or {}),
+                "attributes": _attributes(event.attributes),
             }
             for event in span.events
         ]
@@ -137,7 +137,7 @@ def _span(span: ReadableSpan) -> dict[str, Any]:
             {
                 "traceId": f"{link.context.trace_id:032x}",
                 "spanId": f"{link.context.span_id:016x}",
-                "attributes": _attributes(link.attributes or {}),
+                "attributes": _attributes(link.attributes),
                 "flags": _flags(link.context, link.context),
             }
             for link in span.links
@@ -152,8 +152,8 @@ def _flags(context: SpanContext, remote: SpanContext | None) -> int:
     return int(context.trace_flags) | _HAS_IS_REMOTE | (_IS_REMOTE if remote is not None and remote.is_remote else 0)
 
 
-def _attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
+def _attributes(attributes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in (attributes or {}).items()]
 
 
 def _value(value: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute values are a union that the SDK checks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import structlog
 from opentelemetry import trace as otel_trace
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
 
-class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # not generic at run time
-    """Marks the handlers made here, so that a second set-up replaces them and no others."""
+_HANDLER_NAME = "headrace"
+"""Marks the handler made here, so that a second set-up replaces it and no other."""
 
 
 def setup_logging(
@@ -55,23 +55,25 @@ def setup_logging(
         cache_logger_on_first_use=False,
     )
     as_text = console and path is None and sys.stderr.isatty()
-    stream = sys.stderr if path is None else _appending(path)
-    handler = _Handler(stream)
+    handler = _handler(path)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=_renderers(as_text=as_text))
     )
     root = logging.getLogger()
-    for old in [old for old in root.handlers if isinstance(old, _Handler)]:
+    for old in [old for old in root.handlers if old.get_name() == _HANDLER_NAME]:
         root.removeHandler(old)
-        if old.stream not in {sys.stderr, sys.__stderr__}:
-            old.stream.close()
+        old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
 
 
-def _appending(path: Path) -> TextIO:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a", encoding="utf-8")
+def _handler(path: Path | None) -> logging.Handler:
+    handler: logging.Handler = logging.StreamHandler()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(path, encoding="utf-8")
+    handler.set_name(_HANDLER_NAME)
+    return handler
 
 
 def _renderers(*, as_text: bool) -> list[Processor]:
