@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from services.reward.config import ServiceConfig
 
+# A prompt, a completion and a dataset row are texts; whatever is larger is a mistake.
+_MAX_REQUEST_BYTES = 16 * 1024 * 1024
+
 
 async def serve(
     config: ServiceConfig,
@@ -58,6 +61,7 @@ async def serve(
             background=[pool.run],
             on_started=on_started,
             stop=stop,
+            max_message_bytes=_MAX_REQUEST_BYTES,
             handle_signals=handle_signals,
         )
     finally:

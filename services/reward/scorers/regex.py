@@ -23,7 +23,7 @@ class Regex:
     info = ScorerInfo(
         name="regex",
         version="1",
-        description="1 when group `answer` of reward.regex finds the answer (without the group: on a full match), else 0.",
+        description="1 when group `answer` of reward.regex finds the answer (without it: on a full match), else 0.",
     )
 
     def __init__(self, options: ScorerOptions) -> None:

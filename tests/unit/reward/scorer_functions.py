@@ -1,4 +1,4 @@
-"""Scorers that a user might write, good and bad; named in the tests as `python:tests.unit.reward.scorer_functions:...`."""
+"""Scorers that a user might write, good and bad; `builders.named` gives their names."""
 
 import math
 import os
@@ -61,3 +61,15 @@ def slow(metadata, **_):
     with Path(metadata["log"]).open("a") as log:
         log.write("scored\n")
     return 0.5
+
+
+def meets(metadata, **_):
+    """Returns 1 when the other one runs at the same time."""
+    folder = Path(metadata["folder"])
+    (folder / metadata["me"]).touch()
+    deadline = time.monotonic() + 8
+    while not (folder / metadata["other"]).exists():
+        if time.monotonic() > deadline:
+            return 0.0
+        time.sleep(0.01)
+    return 1.0

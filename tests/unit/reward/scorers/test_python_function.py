@@ -44,5 +44,5 @@ def test_a_missing_function_is_named():
 
 
 def test_a_malformed_name_is_refused():
-    with pytest.raises(ConfigError, match="python:package.module:function"):
+    with pytest.raises(ConfigError, match=r"python:package\.module:function"):
         PythonFunction("python:os.system")

@@ -40,5 +40,5 @@ def test_text_that_extract_did_not_find_is_wrong():
 
 
 def test_a_missing_pattern_is_an_error():
-    with pytest.raises(ScorerError, match="reward.regex is empty"):
+    with pytest.raises(ScorerError, match=r"reward\.regex is empty"):
         score("7", "7", "")

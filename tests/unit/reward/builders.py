@@ -1,0 +1,73 @@
+"""Small builders for the tests of the reward service."""
+
+import asyncio
+import contextlib
+import json
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from services.common.scoring import ScorerOptions
+from services.common.types import Message, RunId, ScoreRequest, ScoringSpec
+from services.reward.config import ServiceConfig
+from services.reward.desk import ScoreDesk
+from services.reward.pool import WorkerPool
+
+MODULE = "python:tests.unit.reward.scorer_functions"
+
+
+def config(*functions, scorer="exact_match", extract="", **settings):
+    options = ScorerOptions(
+        scorer=scorer, extract=extract, python_scorers=tuple(named(function) for function in functions)
+    )
+    return ServiceConfig(options=options, **settings)
+
+
+def named(function):
+    return f"{MODULE}:{function}"
+
+
+def request(completion="4", *, answer="4", trajectory="train/00000000/0/0/0", scorer="", metadata=None):
+    return ScoreRequest(
+        run_id=RunId("run"),
+        trajectory_id=trajectory,
+        messages=(Message(role="user", content="2 + 2?"),),
+        completion=completion,
+        scoring=ScoringSpec(answer=answer, scorer=scorer, metadata_json=json.dumps(metadata or {})),
+    )
+
+
+@asynccontextmanager
+async def running_pool(settings):
+    pool = WorkerPool(settings)
+    infos = await pool.start()
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(pool.run())
+        try:
+            yield pool, infos
+        finally:
+            serving.cancel()
+
+
+@asynccontextmanager
+async def running_desk(settings):
+    pool = WorkerPool(settings)
+    desk = ScoreDesk(settings, pool)
+    await desk.start()
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(pool.run())
+        try:
+            yield desk, pool
+        finally:
+            serving.cancel()
+
+
+def exists(pid):
+    """Whether a process is there and is no zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return not Path("/proc").is_dir()
