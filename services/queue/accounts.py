@@ -1,0 +1,124 @@
+"""Accounts: where every task and every issued member is or ended, read at one moment.
+
+`open` and `in_flight` are counted from the queue itself, all other columns are counters; that both add up is proof
+that nothing was lost.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from services.common.types import (
+    Ledger,
+    Partition,
+    PartitionStats,
+    ReplicaReport,
+    ReplicaStatus,
+    RunStats,
+    TaskLedger,
+    TrajectoryLedger,
+)
+from services.queue.answers import expect_ok, text, texts
+from services.queue.keys import run_key
+
+if TYPE_CHECKING:
+    from services.common.types import RunId
+    from services.queue.connection import RedisConnection
+
+_MS = 1000
+_HEARD_WITHIN_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Everything that is known of a run at one moment."""
+
+    ledgers: tuple[Ledger, ...]
+    """One per partition."""
+    stats: RunStats
+    """Depths, versions, replicas."""
+
+
+class Accounts:
+    """Accounts of all runs on one server."""
+
+    def __init__(self, redis: RedisConnection) -> None:
+        """Use the connection."""
+        self._redis = redis
+
+    async def read(self, run_id: RunId) -> Account:
+        """Read the ledger, the depths and the replicas at one moment."""
+        answer = await self._redis.run("read_run", run_key(run_id), _HEARD_WITHIN_MS)
+        epoch, commit_number, policy_version, finished, *rows, replicas = expect_ok(answer, run_id)
+        stats = RunStats(
+            partitions=tuple(_stats(row) for row in rows),
+            policy_version=int(policy_version),
+            epoch=int(epoch),
+            commit_number=int(commit_number),
+            replicas=_reports(replicas),
+            run_finished=bool(finished),
+        )
+        return Account(ledgers=tuple(_ledger(row) for row in rows), stats=stats)
+
+    async def dead_letters(self, run_id: RunId, partition: Partition) -> list[dict[str, Any]]:
+        """List the newest dead-lettered groups with the reasons of their members, newest first."""
+        key = run_key(run_id).removesuffix("run") + f"{partition}:dead"
+        return [json.loads(line) for line in await self._redis.read_list(key)]
+
+
+def _stats(row: list[Any]) -> PartitionStats:
+    name, pending, in_flight, open_groups, ready, leased, payload_bytes, _ = row
+    return PartitionStats(
+        partition=Partition(text(name)),
+        pending_members=int(pending),
+        in_flight_members=int(in_flight),
+        open_groups=int(open_groups) - int(ready) - int(leased),
+        ready_groups=int(ready),
+        leased_groups=int(leased),
+        payload_bytes=int(payload_bytes),
+    )
+
+
+def _ledger(row: list[Any]) -> Ledger:
+    words = texts(row[7])
+    counters = {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+
+    def by_reason(column: str) -> dict[str, int]:
+        prefix = f"{column}:"
+        return {name.removeprefix(prefix): value for name, value in counters.items() if name.startswith(prefix)}
+
+    tasks = TaskLedger(
+        fed=counters.get("fed", 0),
+        refilled=counters.get("refilled", 0),
+        consumed=counters.get("consumed", 0),
+        filtered=counters.get("filtered", 0),
+        dropped=by_reason("dropped"),
+        dead_lettered=counters.get("dead_lettered", 0),
+        open=int(row[3]),
+    )
+    trajectories = TrajectoryLedger(
+        issued=counters.get("issued", 0),
+        put=counters.get("put", 0),
+        duplicate=counters.get("duplicate", 0),
+        lapsed=counters.get("lapsed", 0),
+        failed=by_reason("failed"),
+        released=by_reason("released"),
+        in_flight=int(row[2]),
+    )
+    return Ledger(
+        partition=Partition(text(row[0])),
+        tasks=tasks,
+        trajectories=trajectories,
+        trained_twice=counters.get("trained_twice", 0),
+        commits=counters.get("commits", 0),
+    )
+
+
+def _reports(replicas: list[Any]) -> tuple[ReplicaReport, ...]:
+    words = texts(replicas)
+    return tuple(
+        ReplicaReport(status=ReplicaStatus(**json.loads(status)), age_seconds=int(age_ms) / _MS)
+        for status, age_ms in zip(words[::2], words[1::2], strict=True)
+    )

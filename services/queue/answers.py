@@ -1,0 +1,43 @@
+"""What scripts answer: a status first, then values. A refusal becomes the exception that says what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from services.common.errors import FencedError, InternalError, NotFoundError
+
+if TYPE_CHECKING:
+    from services.common.types import RunId
+
+
+def text(value: Any) -> str:  # noqa: ANN401 - one element of a reply
+    """Return an element of a reply as text."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def texts(answer: list[Any]) -> list[str]:
+    """Return a flat reply as texts."""
+    return [text(value) for value in answer]
+
+
+def status_of(answer: list[Any], run_id: RunId) -> str:
+    """Return the status, unless it is a refusal that any call may meet.
+
+    Raises:
+        NotFoundError: there is no such run.
+        FencedError: the caller's epoch is not the run's.
+    """
+    status = text(answer[0])
+    if status == "not_found":
+        raise NotFoundError(f"there is no run {run_id!r}; CreateRun makes it")
+    if status == "fenced":
+        raise FencedError(f"run {run_id!r} was taken over: its epoch is {text(answer[1])}; this trainer must stop")
+    return status
+
+
+def expect_ok(answer: list[Any], run_id: RunId) -> list[Any]:
+    """Return the values of an answer that can only be good or a common refusal."""
+    status = status_of(answer, run_id)
+    if status != "ok":
+        raise InternalError(f"a script answered {status!r}")
+    return answer[1:]

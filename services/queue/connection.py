@@ -1,0 +1,164 @@
+"""The connection to Redis or Valkey: runs scripts, writes and reads bulk bytes, names what goes wrong.
+
+It knows nothing of tasks. Every wait has a bound; every failure of the server is an error of `services.common.errors`
+that names `host:port` and never the password.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from redis import exceptions as redis_errors
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
+
+from services.common.errors import ConfigError, InternalError, OverloadedError, UnavailableError
+from services.queue.scripts import load_script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_MAX_CONNECTIONS = 64
+_CONNECT_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0
+_RETRY_PAUSE_SECONDS = 0.05
+_WANTED_POLICY = "noeviction"
+# Written before the script that takes it; what no script takes goes away by itself.
+_UNTAKEN_SECONDS = 600
+_AWAY = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.ReadOnlyError, OSError)
+
+Argument = str | int | float | bytes
+"""What a script takes."""
+
+
+class RedisConnection:
+    """One server, through a bounded pool of connections.
+
+    Example:
+        connection = RedisConnection("redis://127.0.0.1:6379/0")
+        await connection.check()
+        answer = await connection.run("heartbeat", run_key("demo"), "replica-a", 3, "{}")
+    """
+
+    def __init__(self, url: str) -> None:
+        """Name the server; nothing is connected yet.
+
+        Raises:
+            ConfigError: the URL cannot be read.
+        """
+        try:
+            pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=_MAX_CONNECTIONS,
+                timeout=_ANSWER_SECONDS,
+                socket_connect_timeout=_CONNECT_SECONDS,
+                socket_timeout=_ANSWER_SECONDS,
+                # Heals a pooled connection that a restarted server closed. Every script may be repeated.
+                retry=Retry(ConstantBackoff(_RETRY_PAUSE_SECONDS), 1),
+            )
+        except ValueError as error:
+            raise ConfigError(f"queue.redis_url cannot be read: {error}; write redis://host:port/0") from None
+        settings = pool.connection_kwargs
+        self.where = str(settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}")
+        self._redis = Redis(connection_pool=pool)
+
+    async def check(self) -> None:
+        """Make sure that the server answers and will not throw data away.
+
+        Raises:
+            UnavailableError: it does not answer.
+            ConfigError: its `maxmemory-policy` may evict keys.
+        """
+        with self._naming():
+            memory = await self._redis.info("memory")
+        policy = memory.get("maxmemory_policy", _WANTED_POLICY)
+        if policy != _WANTED_POLICY:
+            raise ConfigError(
+                f"Redis at {self.where} has maxmemory-policy {policy!r} and may evict tasks and trajectories; "
+                f"set it to {_WANTED_POLICY}"
+            )
+
+    async def run(self, script: str, key: str, *args: Argument, before: Mapping[str, bytes] | None = None) -> list[Any]:
+        """Run a script.
+
+        Args:
+            script: its name.
+            key: the run's key.
+            *args: its arguments.
+            before: bulk values written under their keys in the same round trip; the script takes or removes them.
+        """
+        loaded = load_script(script)
+        with self._naming():
+            try:
+                if before:
+                    return await self._run_after(before, loaded.sha, key, *args)
+                return cast("list[Any]", await self._redis.evalsha(loaded.sha, 1, key, *args))
+            except redis_errors.NoScriptError:
+                return cast("list[Any]", await self._redis.eval(loaded.source, 1, key, *args))
+
+    async def _run_after(self, before: Mapping[str, bytes], sha: str, key: str, *args: Argument) -> list[Any]:
+        pipeline = self._redis.pipeline(transaction=False)
+        for name, value in before.items():
+            # Never over what is there: a retried put must not touch a payload that was taken.
+            pipeline.set(name, value, nx=True, ex=_UNTAKEN_SECONDS)
+        pipeline.evalsha(sha, 1, key, *args)
+        answers = await pipeline.execute(raise_on_error=False)
+        failed = next((answer for answer in answers if isinstance(answer, Exception)), None)
+        if failed is not None:
+            raise failed
+        return cast("list[Any]", answers[-1])
+
+    async def read(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read bulk values; None for a key that is not there."""
+        if not keys:
+            return []
+        with self._naming():
+            return cast("list[bytes | None]", await self._redis.mget(keys))
+
+    async def read_list(self, key: str) -> list[bytes]:
+        """Read a whole list."""
+        with self._naming():
+            return cast("list[bytes]", await self._redis.lrange(key, 0, -1))
+
+    async def members(self, key: str) -> list[str]:
+        """Read a set of names, in order."""
+        with self._naming():
+            members = cast("set[bytes]", await self._redis.smembers(key))
+            return sorted(member.decode() for member in members)
+
+    async def add_member(self, key: str, member: str) -> None:
+        """Add a name to a set."""
+        with self._naming():
+            await self._redis.sadd(key, member)
+
+    async def remove_member(self, key: str, member: str) -> None:
+        """Remove a name from a set."""
+        with self._naming():
+            await self._redis.srem(key, member)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._redis.aclose()
+        await self._redis.connection_pool.disconnect()
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Turn the client library's errors into ours."""
+        try:
+            yield
+        except redis_errors.NoScriptError:
+            raise
+        except redis_errors.AuthenticationError as error:
+            raise UnavailableError(
+                f"Redis at {self.where} refused the user or password; check queue.redis_url"
+            ) from error
+        except _AWAY as error:
+            raise UnavailableError(f"Redis at {self.where} cannot be reached: {error}; is it running?") from error
+        except redis_errors.OutOfMemoryError as error:
+            raise OverloadedError(f"Redis at {self.where} is out of memory: {error}; raise its maxmemory") from error
+        except redis_errors.ResponseError as error:
+            if str(error).startswith(("MISCONF", "LOADING", "NOREPLICAS", "CLUSTERDOWN", "NOAUTH")):
+                raise UnavailableError(f"Redis at {self.where} refuses to work: {error}") from error
+            raise InternalError(f"Redis at {self.where} failed: {error}") from error

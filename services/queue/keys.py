@@ -1,0 +1,47 @@
+"""Names of Redis keys. All keys of a run share the hash tag `{run_id}`, so they live in one slot of a cluster.
+
+Lua names the keys that scripts touch, from the run's key (`scripts/lib/run.lua` lists them). Here are only those that
+are read or written outside of scripts: bodies and payloads, which never pass through Lua.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from services.common.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from services.common.types import MemberKey, Partition, RunId, TaskId
+
+RUNS_KEY = "hr:runs"
+"""Set of run ids that may still have something to sweep; the only key outside of a run's slot."""
+
+_MAX_ID_BYTES = 128
+_ID = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def check_id(text: str, what: str) -> None:
+    """Refuse an id that cannot be part of a key.
+
+    Raises:
+        InvalidInputError: it is empty, too long or has other characters.
+    """
+    if len(text) > _MAX_ID_BYTES or not _ID.fullmatch(text):
+        raise InvalidInputError(f"{what} is {text[:_MAX_ID_BYTES]!r}; use 1 to {_MAX_ID_BYTES} of A-Z a-z 0-9 . _ -")
+
+
+def run_key(run_id: RunId) -> str:
+    """Key of the run's hash; the scripts derive every other key of the run from it."""
+    check_id(run_id, "run_id")
+    return f"hr:{{{run_id}}}:run"
+
+
+def body_key(run_id: RunId, partition: Partition, task_id: TaskId, content: str) -> str:
+    """Key of a task's body, named by its content so that two versions of a task cannot meet."""
+    return f"hr:{{{run_id}}}:{partition}:task:{task_id}/{content}"
+
+
+def payload_key(run_id: RunId, key: MemberKey, issue: int) -> str:
+    """Key of a trajectory as one lease produced it."""
+    return f"hr:{{{run_id}}}:{key.partition}:payload:{key.task_id}/{key.attempt}/{key.member}/{issue}"

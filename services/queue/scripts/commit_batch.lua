@@ -1,0 +1,65 @@
+-- Makes consumption final, once per commit number.
+-- ARGV: epoch, partition, commit number, policy version, final, results as JSON [[task, attempt, ledger column], ...].
+local CONSUMED_KEPT = 100000
+local run, refusal = admit(ARGV[1])
+if not run then
+  return refusal
+end
+local p = partition(ARGV[2])
+local number, version = tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local function note_consumed(task, attempt)
+  local name = task .. '/' .. attempt
+  local known = call('ZSCORE', p.consumed, name)
+  if known and tonumber(known) ~= number then
+    count(p, 'trained_twice')
+  end
+  call('ZADD', p.consumed, whole(number), name)
+end
+
+-- Ends one group. One that is gone has ended before; an attempt older than the named one was brought back by a server
+-- that lost its newest writes.
+local function apply(task, attempt, column)
+  local group = load_group(p, task)
+  local is_consumed = column == 'consumed'
+  if group and group.attempt <= attempt then
+    end_group(p, group, column)
+  end
+  if is_consumed then
+    note_consumed(task, attempt)
+  end
+  return is_consumed and 1 or 0
+end
+
+local function apply_all()
+  local consumed = 0
+  for _, result in ipairs(cjson.decode(ARGV[6])) do
+    consumed = consumed + apply(result[1], tonumber(result[2]), result[3])
+  end
+  call('ZREMRANGEBYRANK', p.consumed, 0, -CONSUMED_KEPT - 1)
+  count(p, 'commits')
+  return consumed
+end
+
+if not p.is_train then
+  -- Measurements are not numbered; they count their own commits.
+  number = tonumber(call('HGET', p.ledger, 'commits') or 0) + 1
+  apply_all()
+  return { 'ok', run.commit_number }
+end
+if number > run.commit_number + 1 then
+  return { 'reconcile', run.commit_number }
+end
+if number == run.commit_number + 1 then
+  local consumed = apply_all()
+  run.commit_number = number
+  -- Groups trained on since the base version was assigned still count: the next version comes only after all of its
+  -- groups, wherever between two versions the commit falls.
+  local base = math.max(run.base_version, version)
+  local carry = run.carry + consumed - (base - run.base_version) * run.groups_per_version
+  call('HSET', RUN_KEY, 'commit_number', whole(number), 'base_version', whole(base), 'carry', whole(math.max(0, carry)))
+end
+if ARGV[5] == '1' then
+  call('HSET', RUN_KEY, 'finished', 1)
+end
+return { 'ok', run.commit_number }

@@ -1,0 +1,23 @@
+-- Creates the run or takes it over.
+-- ARGV: owner, then name and value of each setting in their order.
+local owner = ARGV[1]
+local created = call('EXISTS', RUN_KEY) == 0
+if created then
+  -- The first epoch is the time, so that it also grows over a run that the server lost.
+  call('HSET', RUN_KEY, 'epoch', whole(math.floor(now_ms() / 1000)), 'owner', owner, 'finished', 0, 'commit_number', 0,
+    'policy_version', -1, 'policy_digest', '', 'base_version', -1, 'replica_version', -1, 'carry', 0)
+end
+for i = 2, #ARGV, 2 do
+  local known = call('HGET', RUN_KEY, ARGV[i])
+  if created then
+    call('HSET', RUN_KEY, ARGV[i], ARGV[i + 1])
+  elseif known ~= ARGV[i + 1] then
+    return { 'conflict', ARGV[i], known or '', ARGV[i + 1] }
+  end
+end
+if not created and call('HGET', RUN_KEY, 'owner') ~= owner then
+  call('HINCRBY', RUN_KEY, 'epoch', 1)
+  call('HSET', RUN_KEY, 'owner', owner)
+end
+local run = load_run()
+return { 'ok', run.epoch, run.commit_number, run.policy_version, run.replica_version, created and 1 or 0, run.finished }

@@ -1,0 +1,104 @@
+-- Leases members in order of (sequence, member), validation before train.
+-- ARGV: most members, policy version of the replica.
+local LOOK_AHEAD = 64
+local run, refusal = admit()
+if not run then
+  return refusal
+end
+if run.finished == 1 then
+  return { 'ok', 1, '', run.lease_ms }
+end
+local room, version = tonumber(ARGV[1]), tonumber(ARGV[2])
+local now = now_ms()
+local answer = { 'ok', 0, '', run.lease_ms }
+
+local function note_wanted(min_version)
+  if answer[3] == '' or min_version < tonumber(answer[3]) then
+    answer[3] = whole(min_version)
+  end
+end
+
+-- What was sampled by an older version than this would be stale by the time it is used.
+local function effective_min(p, group)
+  if p.is_train then
+    return math.max(group.min_version, run.policy_version - run.max_staleness)
+  end
+  return group.min_version
+end
+
+local function issue(p, group, member, record)
+  record.state = 'l'
+  save_member(group, member, record)
+  call('ZADD', p.leases, whole(now + run.lease_ms), lease_name(group.task, group.attempt, member, record.issue))
+  count(p, 'issued')
+  answer[#answer + 1] = {
+    p.name, group.task, group.attempt, member, record.issue, whole(effective_min(p, group)), whole(group.enqueue_ms),
+    whole(now), group.content,
+  }
+  room = room - 1
+end
+
+local function begin(p, group)
+  leave_fresh(p, group)
+  group.state = 'open'
+  call('HSET', group.key, 'state', 'open')
+  for member = 0, group.size - 1 do
+    if room > 0 then
+      issue(p, group, member, load_member(group, member))
+    else
+      call('ZADD', p.pending, whole(group.sequence), pending_name(group.task, member))
+    end
+  end
+end
+
+-- Whether a new group may begin. A batch that the trainer waits for may be larger than the bounds.
+local function may_begin(p)
+  if not p.is_train or run.when_full ~= 'block' then
+    return true
+  end
+  local ready = call('ZCARD', p.ready)
+  if ready < run.max_queue_size and queued_bytes(p) < run.max_queue_bytes then
+    return true
+  end
+  return call('ZCARD', p.open) - call('ZCARD', p.leased) - call('ZCARD', p.fresh) < state_number(p, 'wanted')
+end
+
+local function lease_from(p)
+  local limit = room + LOOK_AHEAD - 1
+  local pending = call('ZRANGE', p.pending, 0, limit, 'WITHSCORES')
+  local fresh = may_begin(p) and call('ZRANGE', p.fresh, 0, limit, 'WITHSCORES') or {}
+  local i, j = 1, 1
+  while room > 0 and (pending[i] or fresh[j]) do
+    if pending[i] and (not fresh[j] or tonumber(pending[i + 1]) <= tonumber(fresh[j + 1])) then
+      local task, member = string.match(pending[i], '^([^/]+)/(%d+)$')
+      local group = load_group(p, task)
+      if effective_min(p, group) <= version then
+        call('ZREM', p.pending, pending[i])
+        issue(p, group, tonumber(member), load_member(group, tonumber(member)))
+      else
+        note_wanted(effective_min(p, group))
+      end
+      i = i + 2
+    else
+      local group = load_group(p, fresh[j])
+      if effective_min(p, group) > version then
+        note_wanted(effective_min(p, group))
+      else
+        begin(p, group)
+        if not may_begin(p) then
+          fresh = {}
+        end
+      end
+      j = j + 2
+    end
+  end
+end
+
+for i = #PARTITIONS, 1, -1 do
+  local p = partition(PARTITIONS[i])
+  sweep(p, run, now)
+  if room > 0 then
+    lease_from(p)
+  end
+end
+return answer

@@ -1,0 +1,83 @@
+-- The run, its partitions and the clock. Every script begins with this file.
+--
+-- KEYS[1] is the run's hash; its other keys share its hash tag and are named from it, so one slot holds them all.
+-- Times are milliseconds of the server's clock. Numbers become text by `whole`, since tostring() may write 1e+15.
+
+local call = redis.call
+local RUN_KEY = KEYS[1]
+local PREFIX = string.sub(RUN_KEY, 1, -4)
+local PARTITIONS = { 'train', 'validation' }
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function now_ms()
+  local time = call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local RUN_NUMBERS = {
+  'epoch', 'finished', 'commit_number', 'policy_version', 'base_version', 'replica_version', 'carry',
+  'max_staleness', 'groups_per_version', 'max_member_issues', 'lease_ms', 'max_queue_size', 'max_queue_bytes',
+  'min_group_members',
+}
+
+local function load_run()
+  local values = call('HMGET', RUN_KEY, 'on_stale', 'when_full', unpack(RUN_NUMBERS))
+  if not values[1] then
+    return nil
+  end
+  local run = { on_stale = values[1], when_full = values[2] }
+  for i, name in ipairs(RUN_NUMBERS) do
+    run[name] = tonumber(values[i + 2])
+  end
+  return run
+end
+
+-- Returns the run, or nil and the answer that refuses the call.
+local function admit(epoch)
+  local run = load_run()
+  if not run then
+    return nil, { 'not_found' }
+  end
+  if epoch and tonumber(epoch) ~= run.epoch then
+    return nil, { 'fenced', whole(run.epoch) }
+  end
+  return run
+end
+
+-- Names the keys of a partition:
+--   open     zset   task by sequence: every live attempt, whatever its state
+--   fresh    zset   task by sequence: open groups of which no member was leased yet
+--   pending  zset   task/member by sequence: members of begun groups that wait for a rollouter
+--   leases   zset   task/attempt/member/issue by deadline: issued and not ended
+--   lapsed   zset   the same by time of lapse: issues counted as lapsed that may still be answered (bounded)
+--   ready    zset   task by sequence: closed groups that wait for the trainer
+--   ages     zset   the same tasks by oldest version
+--   leased   zset   task by sequence: groups leased by the trainer
+--   ended    set    sequences ended above the low-water mark
+--   consumed zset   task/attempt by commit number: what was trained on lately (bounded)
+--   dead     list   JSON of dead-lettered groups, newest first (bounded)
+--   state    hash   low_water, data_ended, fresh_members, bytes, leased_bytes, wanted (groups a waiting LeaseBatch needs)
+--   batch    hash   id, epoch, tasks: the newest batch lease, so that its retry is answered the same
+--   ledger   hash   counters of what ended where
+local function partition(name)
+  local base = PREFIX .. name .. ':'
+  return {
+    name = name, is_train = name == 'train',
+    open = base .. 'open', fresh = base .. 'fresh', pending = base .. 'pending', leases = base .. 'leases',
+    lapsed = base .. 'lapsed', ready = base .. 'ready', ages = base .. 'ages', leased = base .. 'leased',
+    ended = base .. 'ended', consumed = base .. 'consumed', dead = base .. 'dead', state = base .. 'state',
+    batch = base .. 'batch', ledger = base .. 'ledger',
+    group = base .. 'group:', task = base .. 'task:', payload = base .. 'payload:',
+  }
+end
+
+local function count(p, column, number)
+  call('HINCRBY', p.ledger, column, number or 1)
+end
+
+local function state_number(p, name)
+  return tonumber(call('HGET', p.state, name) or 0)
+end

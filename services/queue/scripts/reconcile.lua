@@ -1,0 +1,53 @@
+-- Rebuilds the run's truth from the trainer's checkpoint.
+-- ARGV: epoch, commit number, first open sequence, policy version, consumed, filtered, dropped, then each ended sequence
+-- at or above the first open one.
+local run, refusal = admit(ARGV[1])
+if not run then
+  return refusal
+end
+local p = partition('train')
+local commit_number, first_open = tonumber(ARGV[2]), tonumber(ARGV[3])
+local consumed, filtered, dropped = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local removed = 0
+
+local function remove_between(low, high)
+  for _, task in ipairs(call('ZRANGEBYSCORE', p.open, low, high)) do
+    remove_group(p, load_group(p, task))
+    removed = removed + 1
+  end
+end
+
+local function dropped_now()
+  local total = 0
+  local ledger = call('HGETALL', p.ledger)
+  for i = 1, #ledger, 2 do
+    if string.sub(ledger[i], 1, 8) == 'dropped:' then
+      total = total + tonumber(ledger[i + 1])
+    end
+  end
+  return total
+end
+
+remove_between('-inf', '(' .. whole(first_open))
+call('DEL', p.ended)
+call('HSET', p.state, 'low_water', whole(first_open))
+for i = 8, #ARGV do
+  remove_between(ARGV[i], ARGV[i])
+  mark_ended(p, tonumber(ARGV[i]))
+end
+-- What the checkpoint does not know was never committed.
+call('ZREMRANGEBYSCORE', p.consumed, '(' .. whole(commit_number), '+inf')
+call('HSET', p.ledger, 'consumed', whole(consumed), 'filtered', whole(filtered), 'commits', whole(commit_number))
+local known = dropped_now()
+if known < dropped then
+  count(p, 'dropped:reconciled', whole(dropped - known))
+  known = dropped
+end
+local dead = tonumber(call('HGET', p.ledger, 'dead_lettered') or 0)
+local fed = consumed + filtered + known + dead + call('ZCARD', p.open)
+local refilled = math.min(fed, tonumber(call('HGET', p.ledger, 'refilled') or 0))
+call('HSET', p.ledger, 'fed', whole(fed), 'refilled', whole(refilled))
+local version = math.max(run.policy_version, tonumber(ARGV[4]))
+call('HSET', RUN_KEY, 'commit_number', whole(commit_number), 'finished', 0, 'policy_version', whole(version),
+  'base_version', whole(version), 'carry', 0)
+return { 'ok', removed }

@@ -1,0 +1,21 @@
+-- Registers a newly assigned policy version.
+-- ARGV: epoch, version, digest, branch.
+local run, refusal = admit(ARGV[1])
+if not run then
+  return refusal
+end
+local version, digest = tonumber(ARGV[2]), ARGV[3]
+if version < run.policy_version then
+  return { 'not_newer', whole(run.policy_version) }
+end
+local known = call('HGET', RUN_KEY, 'policy_digest')
+if version == run.policy_version and known ~= '' and known ~= digest then
+  return { 'conflict', known }
+end
+call('HSET', RUN_KEY, 'policy_version', whole(version), 'policy_digest', digest)
+if ARGV[4] == '1' then
+  call('HSET', RUN_KEY, 'base_version', whole(version), 'carry', 0)
+elseif run.base_version < 0 then
+  call('HSET', RUN_KEY, 'base_version', whole(version))
+end
+return { 'ok' }

@@ -1,0 +1,95 @@
+"""The queue's store: all state in Redis, every change of state one atomic script.
+
+    runs           rules, epochs, versions, heartbeats, reconciliation
+    tasks          feeding and the leases of members
+    trajectories   puts
+    batches        leases of groups, commits
+    accounts       ledger and depths
+
+It knows no gRPC, no policies and no meaning of tokens; tasks and trajectories are bytes. Several stores may work on one
+server at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from services.common.errors import HeadraceError, NotFoundError
+from services.queue.accounts import Accounts
+from services.queue.batches import Batches
+from services.queue.connection import RedisConnection
+from services.queue.runs import Runs
+from services.queue.tasks import Tasks
+from services.queue.trajectories import Trajectories
+from services.queue.waiting import Waiting
+
+if TYPE_CHECKING:
+    from services.common.types import RunId
+
+_SWEEP_SECONDS = 0.5
+
+_log = structlog.get_logger("headrace.queue")
+
+
+class QueueStore:
+    """Tasks, leases, trajectories, groups and the ledger of all runs on one server.
+
+    Example:
+        store = QueueStore("redis://127.0.0.1:6379/0")
+        await store.start()
+        run = await store.runs.create(RunId("demo"), settings, owner_id="trainer-1")
+    """
+
+    def __init__(self, redis_url: str) -> None:
+        """Name the server; nothing is connected yet.
+
+        Raises:
+            ConfigError: the URL cannot be read.
+        """
+        self._redis = RedisConnection(redis_url)
+        self._waiting = Waiting()
+        self.runs = Runs(self._redis, self._waiting)
+        self.tasks = Tasks(self._redis, self._waiting)
+        self.trajectories = Trajectories(self._redis, self._waiting)
+        self.batches = Batches(self._redis, self._waiting, self.runs)
+        self.accounts = Accounts(self._redis)
+
+    async def start(self) -> None:
+        """Make sure that the server can be used.
+
+        Raises:
+            UnavailableError: it does not answer.
+            ConfigError: it may evict keys.
+        """
+        await self._redis.check()
+
+    async def sweep_forever(self) -> None:
+        """Lapse overdue leases also while nobody asks for anything."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                for run_id in await self.runs.swept_runs():
+                    await self._sweep(run_id)
+            except HeadraceError as error:
+                # Nothing is lost: the next sweep, or any lease call, does the same.
+                _log.warning("sweep failed", error=error.message)
+
+    async def _sweep(self, run_id: RunId) -> None:
+        try:
+            _, alive = await self.runs.sweep(run_id)
+        except NotFoundError:
+            alive = False
+        if not alive:
+            await self.runs.forget(run_id)
+
+    async def drain(self) -> None:
+        """End all waits now."""
+        self._waiting.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self._waiting.close()
+        await self._redis.close()

@@ -1,0 +1,85 @@
+"""Puts: a finished or failed member enters its group, exactly once whatever is retried.
+
+The payload is written first, under the lease's name and with a time to live; the script then takes it or removes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.common.errors import InvalidInputError, UnavailableError
+from services.common.types import PutOutcome
+from services.queue.answers import expect_ok, texts
+from services.queue.keys import check_id, payload_key, run_key
+from services.queue.records import parse_lease_id
+from services.queue.waiting import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.common.types import RunId
+    from services.queue.connection import RedisConnection
+    from services.queue.records import PutRecord
+    from services.queue.waiting import Waiting
+
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+"""Largest serialized trajectory."""
+
+_MISSING = "missing"
+_WRITE_TRIES = 3
+
+
+class Trajectories:
+    """Trajectories of all runs on one server."""
+
+    def __init__(self, redis: RedisConnection, waiting: Waiting) -> None:
+        """Use the connection; tell waiters what changed."""
+        self._redis = redis
+        self._waiting = waiting
+
+    async def put(self, run_id: RunId, records: Sequence[PutRecord]) -> tuple[PutOutcome, ...]:
+        """Put each record on its own; returns what became of each."""
+        for record in records:
+            _check(record)
+        outcomes: dict[int, PutOutcome] = {}
+        left = list(enumerate(records))
+        for _ in range(_WRITE_TRIES):
+            if not left:
+                break
+            answers = await self._put_once(run_id, [record for _, record in left])
+            taken = zip(left, answers, strict=True)
+            outcomes |= {index: PutOutcome(answer) for (index, _), answer in taken if answer != _MISSING}
+            left = [(index, record) for index, record in left if index not in outcomes]
+        if left:
+            raise UnavailableError("payloads kept expiring before they were taken; is Redis overloaded?")
+        return tuple(outcomes[index] for index in range(len(records)))
+
+    async def _put_once(self, run_id: RunId, records: Sequence[PutRecord]) -> list[str]:
+        payloads: dict[str, bytes] = {}
+        words: list[str | int] = []
+        for record in records:
+            key, issue = parse_lease_id(record.lease_id)
+            reason = record.failure.value if record.failure else ""
+            if not record.failure:
+                payloads[payload_key(run_id, key, issue)] = record.payload
+            words += [key.partition, key.task_id, key.attempt, key.member, issue]
+            words += [reason, record.oldest_version, len(record.payload)]
+        answer = await self._redis.run("put_trajectories", run_key(run_id), *words, before=payloads)
+        outcomes = texts(expect_ok(answer, run_id))
+        self._waiting.notify(run_id, Topic.GROUPS)
+        if PutOutcome.REISSUED in outcomes:
+            self._waiting.notify(run_id, Topic.TASKS)
+        return outcomes
+
+
+def _check(record: PutRecord) -> None:
+    key, _ = parse_lease_id(record.lease_id)
+    check_id(key.task_id, "task_id")
+    if key != record.key:
+        raise InvalidInputError(f"lease {record.lease_id} is not one of trajectory {record.key}")
+    if record.failure is None and not record.payload:
+        raise InvalidInputError(f"trajectory {record.key} has neither a payload nor a failure; send one of them")
+    if len(record.payload) > MAX_PAYLOAD_BYTES:
+        raise InvalidInputError(
+            f"trajectory {record.key} has {len(record.payload)} bytes; at most {MAX_PAYLOAD_BYTES} are stored"
+        )
