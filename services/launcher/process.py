@@ -18,6 +18,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+REDIS_URL_VARIABLE = "HEADRACE_REDIS_URL"
+"""Environment variable that names the Redis; holds a password, so only the queue gets it."""
+SECRET_VARIABLES = frozenset({REDIS_URL_VARIABLE})
+"""Never inherited by a child; a command that needs one passes it by itself."""
+
 _GUARD = Path(__file__).with_name("guard.py")
 _CHUNK_BYTES = 65536
 _MAX_LINE_BYTES = 65536
@@ -69,7 +74,8 @@ class ChildProcess:
     @classmethod
     async def start(cls, command: Command) -> ChildProcess:
         """Start the command; it dies with this process."""
-        # Pipes of our own: with those of asyncio an end is not seen while a helper of the process holds its output open.
+        # Pipes of our own: with those of asyncio an end is not seen while a helper of the process holds them open.
+        inherited = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
         stdout_fd, stdout_end = os.pipe()
         stderr_fd, stderr_end = os.pipe()
         try:
@@ -83,7 +89,7 @@ class ChildProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=stdout_end,
                 stderr=stderr_end,
-                env={**os.environ, **command.environment},
+                env={**inherited, **command.environment},
                 start_new_session=True,
             )
         finally:

@@ -158,9 +158,9 @@ def _sentence(error: ValidationError) -> str:
     name = ".".join(keys)
     if first["type"] == "extra_forbidden":
         known = _known_keys()
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or [
-            key for key in known if key.rsplit(".", 1)[-1] == keys[-1]
-        ]
+        # A key of that very name in another section is what was meant more often than one that is spelt alike.
+        namesakes = [key for key in known if key.rsplit(".", 1)[-1] == keys[-1]]
+        near = difflib.get_close_matches(name, namesakes or known, n=1, cutoff=0.0 if namesakes else 0.5)
         hint = f"; did you mean {near[0]}?" if near else f"; known sections are {', '.join(_sections())}"
         return f"{name} is not a known key{hint}"
     if first["type"] == "missing":
