@@ -16,7 +16,7 @@ import pytest
 from services.common.clients.reward import RewardClient
 from services.common.rpc.channel import open_channel
 from services.common.rpc.health import wait_healthy
-from tests.unit.reward.builders import exists, request
+from tests.unit.reward.builders import all_gone, request
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 
@@ -74,13 +74,6 @@ def mapped_files(pid):
     return Path(f"/proc/{pid}/maps").read_text()
 
 
-def gone(pids, timeout_seconds=10.0):
-    deadline = time.monotonic() + timeout_seconds
-    while any(exists(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 async def test_it_is_small_warm_and_leaves_nothing_behind(tmp_path):
     import reasoning_gym
 
@@ -105,7 +98,7 @@ async def test_it_is_small_warm_and_leaves_nothing_behind(tmp_path):
         assert "numpy" not in mapped
         process.terminate()
         assert await asyncio.to_thread(process.wait, 15) == 0
-        gone(workers)
+        assert all_gone(workers)
 
 
 async def test_killed_it_takes_its_workers_along(tmp_path):
@@ -113,7 +106,7 @@ async def test_killed_it_takes_its_workers_along(tmp_path):
         await wait_healthy(address, 30.0)
         workers = children(process.pid)
         os.kill(process.pid, signal.SIGKILL)
-        gone(workers)
+        assert all_gone(workers)
 
 
 def test_a_wrong_scorer_ends_it_with_one_sentence(tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -60,6 +61,16 @@ async def running_desk(settings):
             yield desk, pool
         finally:
             serving.cancel()
+
+
+def all_gone(pids, timeout_seconds=5.0):
+    """Whether the processes are gone; the system takes a moment to end a killed one."""
+    deadline = time.monotonic() + timeout_seconds
+    while any(exists(int(pid)) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def exists(pid):

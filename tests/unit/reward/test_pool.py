@@ -10,7 +10,7 @@ from services.common.types import Failure, FailureReason
 from services.reward.frames import encode_frame
 from services.reward.pool import WorkerPool
 from services.reward.scorers.port import Verdict
-from tests.unit.reward.builders import config, exists, named, running_pool
+from tests.unit.reward.builders import all_gone, config, named, running_pool
 
 
 def frame(scorer="exact_match", **metadata):
@@ -54,7 +54,7 @@ async def test_a_score_that_takes_too_long_is_a_failure_and_leaves_no_process(tm
         failure = await wanted(pool, pool.submit(frame(named("hangs"), pid_file=str(pid_file))))
         assert failure.reason is FailureReason.REWARD_TIMEOUT
         assert "1.5 s" in failure.message
-        assert not any(exists(int(pid)) for pid in pid_file.read_text().split())
+        assert all_gone(pid_file.read_text().split())
         assert (await wanted(pool, pool.submit(frame()))).reward == 1.0
 
 
@@ -62,7 +62,7 @@ async def test_a_worker_that_was_killed_while_idle_costs_no_score():
     async with running_pool(config()) as (pool, _):
         os.kill(pool.pids[0], signal.SIGKILL)
         await asyncio.sleep(0.5)
-        assert not exists(pool.pids[0])
+        assert all_gone(pool.pids[:1])
         assert (await wanted(pool, pool.submit(frame()))).reward == 1.0
 
 
@@ -99,11 +99,11 @@ async def test_the_end_of_the_pool_ends_its_processes_and_its_jobs(tmp_path):
         jobs = [pool.submit(frame(named("slow"), seconds=30, log=str(tmp_path / "log"))) for _ in range(4)]
         await asyncio.sleep(0.3)
     assert all(job.outcome.cancelled() for job in jobs)
-    assert not any(exists(pid) for pid in pids)
+    assert all_gone(pids)
 
 
 async def test_a_scorer_that_cannot_be_loaded_stops_the_start_and_leaves_no_process():
     pool = WorkerPool(config("nothing", workers=2))
     with pytest.raises(ConfigError, match="nothing"):
         await pool.start()
-    assert not any(exists(pid) for pid in pool.pids)
+    assert all_gone(pool.pids)

@@ -7,7 +7,7 @@ from services.common.errors import ConfigError, InternalError
 from services.common.scoring import ScorerOptions
 from services.reward.frames import encode_frame
 from services.reward.worker_process import WorkerLostError, WorkerProcess, WorkerTimeoutError
-from tests.unit.reward.builders import exists, named
+from tests.unit.reward.builders import all_gone, named
 
 
 async def start(*functions, preload=(), start_timeout_seconds=20.0):
@@ -38,7 +38,7 @@ async def test_a_started_worker_names_its_scorers_and_answers():
     finally:
         await worker.kill()
     assert not worker.alive
-    assert not exists(worker.pid)
+    assert all_gone([worker.pid])
 
 
 async def test_a_late_worker_is_killed_with_everything_it_started(tmp_path):
@@ -49,14 +49,14 @@ async def test_a_late_worker_is_killed_with_everything_it_started(tmp_path):
     pids = [int(pid) for pid in pid_file.read_text().split()]
     assert worker.pid in pids
     assert len(pids) == 2
-    assert not any(exists(pid) for pid in pids)
+    assert all_gone(pids)
 
 
 async def test_a_scorer_that_holds_the_interpreter_is_killed_too():
     worker = await start("holds_the_interpreter")
     with pytest.raises(WorkerTimeoutError):
         await worker.ask(frame(named("holds_the_interpreter")), limit_seconds=0.5)
-    assert not exists(worker.pid)
+    assert all_gone([worker.pid])
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
