@@ -1,0 +1,64 @@
+"""The wiring of the queue service: store, servicer, sweeper, and the life cycle that all services share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.v1 import queue_service_pb2_grpc
+
+from services.common.rpc.server import run_service
+from services.queue.servicer import QueueServicer
+from services.queue.store import QueueStore
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    import grpc
+
+    from services.queue.config import ServiceConfig
+
+
+async def serve(
+    config: ServiceConfig,
+    *,
+    on_bound: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+    handle_signals: bool = True,
+) -> None:
+    """Run the service until it is told to stop.
+
+    Args:
+        config: its settings.
+        on_bound: called with the bound `host:port` when it can be used.
+        stop: set it to end the service.
+        handle_signals: off where several services share a process.
+
+    Raises:
+        UnavailableError: Redis cannot be reached.
+        ConfigError: Redis may evict keys, or the address cannot be bound.
+    """
+    store = QueueStore(config.redis_url)
+
+    def register(server: grpc.aio.Server) -> None:
+        add_servicer = queue_service_pb2_grpc.add_QueueServiceServicer_to_server
+        add_servicer(QueueServicer(store), server)  # type: ignore[no-untyped-call]
+
+    async def on_started(bound: str) -> None:
+        if on_bound is not None:
+            on_bound(bound)
+
+    try:
+        await store.start()
+        await run_service(
+            "queue",
+            address=config.address,
+            register=register,
+            background=[store.sweep_forever],
+            on_started=on_started,
+            on_drain=store.drain,
+            stop=stop,
+            handle_signals=handle_signals,
+        )
+    finally:
+        await store.close()
