@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.common.errors import HeadraceError
+from services.common.types import RunId
 from services.launcher.log_file import LogFile
 from services.launcher.process import REDIS_URL_VARIABLE, Command
 from services.launcher.redis_server import ping
@@ -43,6 +45,8 @@ class FleetPlan:
     """The Redis to use; a secret."""
     embedded: EmbeddedRedis | None
     """The server to start for it; None when it is the user's."""
+    rollouter_addresses: tuple[str, ...]
+    """Where each rollouter listens."""
 
 
 class Fleet:
@@ -77,7 +81,9 @@ class Fleet:
             final_codes=frozenset({TRAINER_DONE, TRAINER_CANNOT_GO_ON}),
             on_line=on_trainer_line,
         )
-        self.rollouters = [self._rollouter(index) for index in range(plan.config.rollout.replicas)]
+        self.rollouters = [
+            self._rollouter(index, address=address) for index, address in enumerate(plan.rollouter_addresses)
+        ]
         self._tasks: dict[str, asyncio.Task[ServiceEnd]] = {}
 
     @property
@@ -106,11 +112,14 @@ class Fleet:
 
     async def wait_end(self) -> tuple[str, ServiceEnd]:
         """Wait until the trainer is done or something cannot be kept running; returns which service and how."""
-        done, _ = await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
-        ends = {task.get_name(): task.result() for task in done}
-        # When several ended in the same instant, the trainer's word counts.
-        name = self.trainer.name if self.trainer.name in ends else next(iter(ends))
-        return name, ends[name]
+        pending = set(self._tasks.values())
+        while True:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            ends = {task.get_name(): task.result() for task in done}
+            # When several ended in the same instant, the trainer's word counts.
+            for name in sorted(ends, key=lambda name: name != self.trainer.name):
+                if name == self.trainer.name or failed(ends[name]):
+                    return name, ends[name]
 
     async def stop_trainer(self, *, grace_seconds: float = _TRAINER_DRAIN_SECONDS) -> None:
         """Let the trainer finish its step, write a checkpoint and commit."""
@@ -152,43 +161,70 @@ class Fleet:
         service = Service(name="redis", command=lambda _: embedded.command, log=log, probe=probe)
         return SupervisedService(service, report=self._report)
 
-    def _rollouter(self, index: int) -> SupervisedService:
+    def _rollouter(self, index: int, *, address: str) -> SupervisedService:
         """Describe one rollouter."""
+        name = f"rollouter-{index}"
         return self._supervised(
             "rollouter",
-            instance=f"rollouter-{index}",
+            instance=name,
+            address=address,
+            arguments=("--address", address, "--replica-id", name),
             threads=self._plan.config.engine.threads,
-            environment={"HEADRACE_REPLICA_ID": f"rollouter-{index}"},
+            # It leaves by itself when the run has finished, and when somebody told it to drain; then it is missed.
+            final_codes=frozenset({0}),
+            confirm_end=self._run_finished,
         )
+
+    async def _run_finished(self) -> bool:
+        """Whether the queue says that the run has finished."""
+        from services.common.clients.queue import QueueClient  # noqa: PLC0415 - grpc is loaded only when it is needed
+        from services.common.rpc.channel import open_channel  # noqa: PLC0415
+
+        channel = open_channel(self._plan.config.queue.address)
+        try:
+            return (await QueueClient(channel, RunId(self._plan.directory.run_id)).get_stats()).run_finished
+        except HeadraceError:
+            return False
+        finally:
+            await channel.close(None)
 
     def _supervised(
         self,
         module: str,
         *,
         instance: str = "",
+        address: str = "",
+        arguments: tuple[str, ...] = (),
         threads: int = 1,
         environment: dict[str, str] | None = None,
         final_codes: frozenset[int] = frozenset(),
+        confirm_end: Callable[[], Awaitable[bool]] | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> SupervisedService:
         """Describe one service."""
         name = instance or module
         base = service_environment(self._plan.directory, threads=threads) | (environment or {})
-        argv = (sys.executable, "-m", f"services.{module}", "--config", str(self._plan.directory.config_file))
+        argv = (
+            sys.executable,
+            "-m",
+            f"services.{module}",
+            "--config",
+            str(self._plan.directory.config_file),
+            *arguments,
+        )
 
         def command(num_starts: int) -> Command:
             # A trainer that comes back goes on from its checkpoint, whatever the configuration says.
             resume = ("--run.resume=true",) if module == "trainer" and num_starts else ()
             return Command(argv=(*argv, *resume), environment=base)
 
-        section = getattr(self._plan.config, module, None)
-        address = getattr(section, "address", None)
         service = Service(
             name=name,
             command=command,
             log=LogFile(self._plan.directory.logs / f"{name}.log"),
-            probe=health_probe(address) if address else None,
+            probe=health_probe(address or getattr(self._plan.config, module).address),
             final_codes=final_codes,
+            confirm_end=confirm_end,
             on_line=on_line,
         )
         return SupervisedService(service, report=self._report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.common.errors import ConfigError, InternalError
@@ -25,13 +26,28 @@ ADDRESS_KEYS = ("queue.address", "reward.address", "trainer.address")
 """Keys that hold the address of a service."""
 
 
-def chosen_addresses(config: RunConfig) -> dict[str, str]:
-    """Free ports for the services that named none, by config key.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where everything listens."""
+
+    services: dict[str, str]
+    """By config key."""
+    rollouters: tuple[str, ...]
+    """One per replica."""
+
+
+def chosen_addresses(config: RunConfig) -> Addresses:
+    """Free ports for the services that named none, and for the rollouters.
 
     Raises:
         ConfigError: a given one cannot be used.
     """
-    return choose_addresses({key: getattr(config, key.partition(".")[0]).address for key in ADDRESS_KEYS})
+    wanted = {key: getattr(config, key.partition(".")[0]).address for key in ADDRESS_KEYS}
+    replicas = {f"rollouter-{index}": "127.0.0.1:0" for index in range(config.rollout.replicas)}
+    chosen = choose_addresses(wanted | replicas)
+    return Addresses(
+        services={key: chosen[key] for key in ADDRESS_KEYS}, rollouters=tuple(chosen[key] for key in replicas)
+    )
 
 
 async def check_redis(config: RunConfig) -> None:
@@ -47,17 +63,20 @@ async def check_redis(config: RunConfig) -> None:
         find_program()
 
 
-async def prepare_model(directory: RunDirectory, *, on_progress: Callable[[str], None]) -> str:
+async def prepare_model(
+    directory: RunDirectory, *, on_progress: Callable[[str], None], flags: tuple[str, ...] = ()
+) -> str:
     """Check model and data and build the model if it is to be built, in a process of its own; returns its folder.
 
     Args:
         directory: of the run; its configuration is written.
         on_progress: told what is going on, line by line.
+        flags: `--section.key=value` words on top of the configuration.
 
     Raises:
         ConfigError: model or data are wrong.
     """
-    argv = (sys.executable, "-m", "services.trainer.prepare", "--config", str(directory.config_file))
+    argv = (sys.executable, "-m", "services.trainer.prepare", "--config", str(directory.config_file), *flags)
     log = LogFile(directory.logs / "prepare.log")
     errors: list[str] = []
     results: list[str] = []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from services.common.config import dump_config, load_config
 from services.common.errors import HeadraceError
 from services.common.scoring import check_scorer
+from services.common.types import RunId
 from services.launcher.fleet import Fleet, FleetPlan, failed
 from services.launcher.interrupts import InterruptedByUserError, Interrupts
+from services.launcher.monitor import Monitor
 from services.launcher.preflight import check_redis, chosen_addresses, prepare_model
 from services.launcher.redis_server import embedded_redis
 from services.launcher.resolve import place_run, redis_url, resolve_paths, with_addresses, with_model, write_config
@@ -50,6 +52,8 @@ class Outcome:
     """Exit status."""
     problem: str = ""
     """What went wrong, for people."""
+    rollouter_wait_share: float | None = None
+    """Share of its time that the average rollouter waited; None when unknown."""
 
 
 def run_command(config_path: Path, flags: Sequence[str], *, dry_run: bool, quiet: bool) -> int:
@@ -95,7 +99,7 @@ async def _prepare(config: RunConfig, config_path: Path, *, interrupts: Interrup
     addresses = chosen_addresses(config)
     directory = open_run_directory(config, config_path)
     try:
-        config = with_addresses(place_run(config, directory), addresses)
+        config = with_addresses(place_run(config, directory), addresses.services)
         write_config(config, directory)
         screen.say(f"run {directory.run_id} in {directory.path}; checking data and model ...")
         model = await interrupts.unless_asked(prepare_model(directory, on_progress=screen.say))
@@ -106,7 +110,13 @@ async def _prepare(config: RunConfig, config_path: Path, *, interrupts: Interrup
     except BaseException:
         directory.discard()
         raise
-    return FleetPlan(config=config, directory=directory, redis_url=embedded.url if embedded else url, embedded=embedded)
+    return FleetPlan(
+        config=config,
+        directory=directory,
+        redis_url=embedded.url if embedded else url,
+        embedded=embedded,
+        rollouter_addresses=addresses.rollouters,
+    )
 
 
 async def _train(plan: FleetPlan, *, interrupts: Interrupts, screen: Screen) -> Outcome:
@@ -115,11 +125,16 @@ async def _train(plan: FleetPlan, *, interrupts: Interrupts, screen: Screen) -> 
     screen.say(f"starting queue, reward, trainer and {rollouters} rollouter{'s' if rollouters > 1 else ''} ...")
     async with asyncio.TaskGroup() as group:
         fleet = Fleet(plan, report=screen.say, on_trainer_line=screen.step)
+        monitor = Monitor(plan.config.queue.address, RunId(plan.directory.run_id), screen=screen)
         forcing = group.create_task(_kill_when_forced(fleet, interrupts))
+        watching = group.create_task(monitor.run())
         outcome = await _conduct(fleet, group, interrupts=interrupts, screen=screen)
+        watching.cancel()
         await fleet.drain()
         forcing.cancel()
-    return Outcome(code=ExitCode.INTERRUPTED, problem="ended at once") if interrupts.force.is_set() else outcome
+    if interrupts.force.is_set():
+        return Outcome(code=ExitCode.INTERRUPTED, problem="ended at once")
+    return replace(outcome, rollouter_wait_share=monitor.rollouter_wait_share)
 
 
 async def _conduct(fleet: Fleet, group: asyncio.TaskGroup, *, interrupts: Interrupts, screen: Screen) -> Outcome:
@@ -180,7 +195,7 @@ def _report(plan: FleetPlan, outcome: Outcome) -> int:
             sys.stderr.write(f"headrace: {error.message}\n")
             code = ExitCode.FAILED
     if summary is not None:
-        sys.stdout.write(summary.text())
+        sys.stdout.write(summary.text(rollouter_wait_share=outcome.rollouter_wait_share))
         if code is ExitCode.SUCCESS and not summary.balanced:
             code = ExitCode.FAILED
     if code is not ExitCode.SUCCESS:

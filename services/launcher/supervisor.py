@@ -106,6 +106,8 @@ class Service:
     """Whether it serves."""
     final_codes: frozenset[int] = frozenset()
     """Exit statuses after which it is not started again."""
+    confirm_end: Callable[[], Awaitable[bool]] | None = None
+    """Asked whether a final exit status really is the end; None believes it."""
     on_line: Callable[[str], None] | None = None
     """Told of every line on its standard output."""
 
@@ -149,7 +151,7 @@ class SupervisedService:
         try:
             while True:
                 code = await self._run_once(self.num_restarts)
-                end = self._end_after(code)
+                end = await self._end_after(code)
                 if end is not None:
                     return end
                 await self._pause(code)
@@ -232,11 +234,13 @@ class SupervisedService:
                 return
             await asyncio.sleep(_PROBE_INTERVAL_SECONDS if self._served else _PROBE_SECONDS)
 
-    def _end_after(self, code: int) -> ServiceEnd | None:
+    async def _end_after(self, code: int) -> ServiceEnd | None:
         """Decide whether a death is the end."""
+        confirm = self.service.confirm_end
+        is_done = code in self.service.final_codes and (confirm is None or await confirm())
         if self._stopping.is_set():
             return ServiceEnd(kind=EndKind.STOPPED, code=code)
-        if code in self.service.final_codes:
+        if is_done:
             return ServiceEnd(kind=EndKind.DONE, code=code)
         now = asyncio.get_running_loop().time()
         self._deaths_in_a_row = 1 if self._served else self._deaths_in_a_row + 1

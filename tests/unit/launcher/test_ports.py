@@ -29,7 +29,7 @@ def test_a_port_in_use_is_refused_with_key_and_address():
 
 def test_two_services_cannot_share_a_port():
     address = f"127.0.0.1:{free_port()}"
-    with pytest.raises(ConfigError, match="queue.address and reward.address are both"):
+    with pytest.raises(ConfigError, match=r"queue.address and reward.address are both"):
         choose_addresses({"queue.address": address, "reward.address": address})
 
 

@@ -63,7 +63,7 @@ def test_a_new_run_can_be_discarded_without_a_trace(tmp_path):
 
 @pytest.mark.parametrize("run", [{"name": "nothing", "resume": True}, {"resume": True}])
 def test_there_must_be_something_to_resume(tmp_path, run):
-    with pytest.raises(ConfigError, match="run.resume is set"):
+    with pytest.raises(ConfigError, match=r"run.resume is set"):
         _open(_config(tmp_path, **run))
 
 

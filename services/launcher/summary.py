@@ -1,0 +1,127 @@
+"""The report at the end of a run, from what the trainer wrote into the run directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from services.common.errors import NotFoundError
+from services.launcher.bottleneck import advise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """How a finished run went."""
+
+    run_directory: Path
+    """The run's folder."""
+    figures: Mapping[str, Any]
+    """What `summary.json` holds."""
+    ledger: Mapping[str, Any]
+    """What `ledger.json` holds."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every task and trajectory is accounted for and none was trained twice."""
+        return self.ledger.get("lost") == 0 and self.ledger.get("trained_twice") == 0
+
+    def text(self, *, rollouter_wait_share: float | None = None) -> str:
+        """Word the report.
+
+        Args:
+            rollouter_wait_share: share of its time that the average rollouter waited; None when unknown.
+        """
+        lines = ["", "Result", *self._learnt(), "", "Ledger", *self._accounts(), "", *self._balance()]
+        wait_share = self.figures.get("wait_share")
+        lines += ["", advise(trainer_wait_share=wait_share, rollouter_wait_share=rollouter_wait_share), ""]
+        lines += self._where()
+        return "\n".join(lines) + "\n"
+
+    def _learnt(self) -> list[str]:
+        """Pass rate, speed and age."""
+        figures = self.figures
+        before, after = figures.get("pass_rate_before"), figures.get("pass_rate_after")
+        if before is not None and after is not None:
+            learnt = f"  held-out pass rate   {before:.1%} -> {after:.1%}"
+        else:
+            first, last = _number(figures.get("reward_first")), _number(figures.get("reward_last"))
+            learnt = f"  mean reward          {first} -> {last}"
+        return [
+            learnt,
+            f"  steps                {figures.get('steps')} of {figures.get('total_steps')}",
+            f"  time                 {figures.get('seconds', 0.0) / 60:.1f} minutes",
+            f"  speed                {figures.get('tokens_per_second', 0.0):,.0f} tokens/s, "
+            f"{figures.get('trajectories', 0):,} trajectories",
+            f"  policy versions      {figures.get('versions')} published",
+            f"  staleness            {figures.get('staleness_mean', 0.0):.2f} on average, "
+            f"{figures.get('staleness_max')} at most (bound {figures.get('max_staleness')})",
+        ]
+
+    def _accounts(self) -> list[str]:
+        """Both tables of every partition."""
+        lines = []
+        for partition, account in self.ledger.items():
+            if not isinstance(account, dict):
+                continue
+            tasks, members = account["tasks"], account["trajectories"]
+            lines += [
+                f"  {partition} tasks: {tasks['fed']} fed = {tasks['consumed']} consumed + {tasks['filtered']} filtered"
+                f" + {_total(tasks['dropped'])} dropped{_named(tasks['dropped'])}"
+                f" + {tasks['dead_lettered']} dead-lettered + {tasks['open']} open + {tasks['lost']} lost",
+                f"  {partition} trajectories: {members['issued']} issued = {members['put']} put"
+                f" + {members['duplicate']} duplicate + {members['lapsed']} lapsed"
+                f" + {_total(members['failed'])} failed{_named(members['failed'])}"
+                f" + {_total(members['released'])} released{_named(members['released'])}"
+                f" + {members['in_flight']} in flight + {members['lost']} lost",
+            ]
+        return lines
+
+    def _balance(self) -> list[str]:
+        """The two numbers that must be 0."""
+        lines = [f"lost = {self.ledger.get('lost')}", f"trained twice = {self.ledger.get('trained_twice')}"]
+        return lines if self.balanced else [*lines, "The ledger does not balance; this is a defect, please report it."]
+
+    def _where(self) -> list[str]:
+        """Where things are."""
+        final = self.run_directory / "final"
+        lines = [f"run directory: {self.run_directory}"]
+        if final.is_dir():
+            lines.append(f'load the model: AutoModelForCausalLM.from_pretrained("{final}")')
+        return lines
+
+
+def read_summary(run_directory: Path) -> Summary | None:
+    """Read what a finished run left; None when the run has not finished yet.
+
+    Raises:
+        NotFoundError: one of the two files is there and the other is not, or one cannot be read.
+    """
+    files = run_directory / "summary.json", run_directory / "ledger.json"
+    if not any(file.exists() for file in files):
+        return None
+    try:
+        figures, ledger = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    except (OSError, ValueError) as error:
+        raise NotFoundError(f"{run_directory}: the results cannot be read ({error})") from None
+    return Summary(run_directory=run_directory, figures=figures, ledger=ledger)
+
+
+def _total(named: Mapping[str, int]) -> int:
+    """Sum over all reasons."""
+    return sum(named.values())
+
+
+def _named(named: Mapping[str, int]) -> str:
+    """The reasons that occurred, in brackets."""
+    found = ", ".join(f"{name} {count}" for name, count in named.items() if count)
+    return f" ({found})" if found else ""
+
+
+def _number(value: float | None) -> str:
+    """A number, or a dash."""
+    return "-" if value is None else f"{value:.3f}"
