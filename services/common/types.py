@@ -358,6 +358,22 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionPiece:
+    """A piece of a completion that is streamed to whoever asked a replica for it."""
+
+    token_ids: tuple[int, ...]
+    """Sampled ids of this piece."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each of them."""
+    policy_version: int
+    """Policy version that sampled this piece."""
+    text: str
+    """Text of the whole completion on the last piece, else empty."""
+    end_reason: EndReason | None
+    """Why it ended; None but on the last piece."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
     """A replica's report that it serves a policy version."""
 
@@ -673,3 +689,23 @@ class RunStats:
     """Replicas heard of within the last minute."""
     run_finished: bool
     """Whether the run has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReport:
+    """What a trainer says of itself when it is asked."""
+
+    run_id: RunId
+    """The run."""
+    epoch: int
+    """Epoch of this trainer; 0 before it took the run over."""
+    step: int
+    """Optimiser steps done."""
+    total_steps: int
+    """Optimiser steps wanted."""
+    policy_version: int
+    """Newest assigned policy version; -1 before the first."""
+    state: str
+    """`starting`, `validating`, `waiting`, `training`, `publishing`, `finished`, `stopped` or `failed`."""
+    metrics: dict[str, float]
+    """Figures of the newest step by name."""

@@ -1,8 +1,8 @@
 """The byte stream of a policy version: digests, chunks to send, and a receiver that believes nothing unchecked.
 
 A version is one stream of bytes: its tensors one after another, in the order of the manifest, without holes. This
-module knows bytes and digests only; `services.common.tensors` builds manifests from torch tensors and gives the receiver
-memory to write to. So a process that only verifies a stream never loads torch.
+module knows bytes and digests only; `services.common.tensors` builds manifests from torch tensors and gives the
+receiver memory to write to. So a process that only verifies a stream never loads torch.
 
 Example:
     for chunk in iter_chunks(buffers, offset=0):

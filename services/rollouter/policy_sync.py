@@ -14,6 +14,8 @@ trainer cannot starve a slow link; the newest one is next.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     import torch
 
     from services.common.types import Manifest, ReplicaId
+
+_MAX_ADOPTION_TIMES = 256
 
 NO_VERSION = -1
 """What is known before the trainer has published anything."""
@@ -140,6 +144,7 @@ class PolicySync:
         self._news_time = 0.0
         self._news = asyncio.Event()
         self._adopted = asyncio.Event()
+        self._adoption_times: OrderedDict[int, float] = OrderedDict()
         self._transfer: _Transfer | None = None
         self._last: Adoption | None = None
 
@@ -153,9 +158,24 @@ class PolicySync:
         """The newest adoption of this process; None before the first."""
         return self._last
 
-    async def wait_adopted(self) -> None:
-        """Wait until any version was adopted; the caller sets the deadline."""
-        await self._adopted.wait()
+    def adoption_time(self, version: int) -> float | None:
+        """When a version was adopted here, seconds since the epoch; None when it was not, or long ago."""
+        return self._adoption_times.get(version)
+
+    async def wait_version(self, version: int, *, timeout_seconds: float | None = None) -> bool:
+        """Wait until the engine serves `version` or a newer one; returns whether it does.
+
+        Args:
+            version: the version.
+            timeout_seconds: longest wait; None leaves the deadline to the caller.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._engine.policy_version < version:
+                    await self._adopted.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def run(self) -> None:
         """Follow the trainer until cancelled."""
@@ -242,7 +262,12 @@ class PolicySync:
             span.set_attribute(names.PAUSE_SECONDS, pause_seconds)
             span.set_attribute(names.NUM_BYTES, adoption.received_bytes)
         self._last = adoption
+        self._adoption_times[adoption.version] = time.time()
+        while len(self._adoption_times) > _MAX_ADOPTION_TIMES:
+            self._adoption_times.popitem(last=False)
+        # Wakes every waiter once; the next adoption has an event of its own.
         self._adopted.set()
+        self._adopted = asyncio.Event()
         _log.info(
             "adopted a policy version",
             version=adoption.version,

@@ -245,14 +245,17 @@ async def test_an_older_epoch_and_a_smaller_number_are_refused():
     new, old = PolicyStore(RUN, keep_versions=1), PolicyStore(RUN, keep_versions=1)
     publish(new, 5, epoch=2)
     engine = RecordingEngine()
-    async with policy_service(new) as address:
-        async with client_of(address) as client, following(source := Switch(client), engine) as sync:
-            await eventually(lambda: engine.policy_version == 5)
-            publish(old, 9, epoch=1)
-            source.now = RefusedSource(old, client)
-            new.close()
-            await eventually(lambda: source.now.watched > 2)
-            assert sync.newest_version == 5
+    async with (
+        policy_service(new) as address,
+        client_of(address) as client,
+        following(source := Switch(client), engine) as sync,
+    ):
+        await eventually(lambda: engine.policy_version == 5)
+        publish(old, 9, epoch=1)
+        source.now = RefusedSource(old, client)
+        new.close()
+        await eventually(lambda: source.now.watched > 2)
+        assert sync.newest_version == 5
     assert [version for version, _, _ in engine.adopted] == [5]
 
 

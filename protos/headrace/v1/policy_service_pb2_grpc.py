@@ -84,7 +84,7 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportAdoption(self, request, context):
-        """Reports that a replica serves a version. Safe to retry. FAILED_PRECONDITION when the digest is not the manifest's.
+        """Reports that a replica serves a version. Safe to retry. DATA_LOSS when the digest is not the manifest's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
