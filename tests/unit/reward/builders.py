@@ -42,12 +42,8 @@ def request(completion="4", *, answer="4", trajectory="train/00000000/0/0/0", sc
 async def running_pool(settings):
     pool = WorkerPool(settings)
     infos = await pool.start()
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(pool.run())
-        try:
-            yield pool, infos
-        finally:
-            serving.cancel()
+    async with served(pool):
+        yield pool, infos
 
 
 @asynccontextmanager
@@ -55,12 +51,22 @@ async def running_desk(settings):
     pool = WorkerPool(settings)
     desk = ScoreDesk(settings, pool)
     await desk.start()
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(pool.run())
-        try:
-            yield desk, pool
-        finally:
-            serving.cancel()
+    async with served(pool):
+        yield desk, pool
+
+
+@asynccontextmanager
+async def served(pool):
+    """Run a started pool beside the block, and close it as a server does."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(pool.run())
+            try:
+                yield
+            finally:
+                serving.cancel()
+    finally:
+        await pool.close()
 
 
 def all_gone(pids, timeout_seconds=5.0):
