@@ -13,6 +13,7 @@
     |-- UnavailableError       UNAVAILABLE          the peer or its store cannot be reached; retry
     |-- CorruptDataError       DATA_LOSS            bytes do not match their digest
     |-- ScoringFailedError     ABORTED              a scorer failed; carries a FailureReason, is never a reward
+    |-- StalledError           (never on the wire)  a run waited too long for anything to come and cannot go on
     `-- InternalError          INTERNAL             anything else; details stay in the server's log
 
 `services.common.rpc.interceptors` maps the tree to gRPC status with `ErrorInfo` and back to the same class.
@@ -129,6 +130,12 @@ class ScoringFailedError(HeadraceError):
 
     code = "ABORTED"
     reason = "SCORING_FAILED"
+
+
+class StalledError(HeadraceError):
+    """A run waited too long and cannot go on; the message says for what. A restart alone does not help."""
+
+    reason = "STALLED"
 
 
 class InternalError(HeadraceError):

@@ -172,3 +172,5 @@ class ValidationSection(Section):
     """Sampling temperature; 0 is greedy."""
     every: int = Field(default=0, ge=0)
     """Also measures after every so many steps; 0 measures at the start and at the end only."""
+    disjoint: bool = True
+    """Leaves out training rows whose question is held out; a small space of questions overlaps without it."""

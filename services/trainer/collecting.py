@@ -1,0 +1,181 @@
+"""Leases the groups of one optimiser step, page by page, and knows when waiting has become pointless.
+
+Consumes ready groups; waits for rollouters; is unblocked by finished groups, the end of data or a wish to stop.
+Guarantees that a batch is in order of sequence, that no group is handed on that this trainer already used, and that a
+run which got nothing for `stall_seconds` ends with a sentence that says what it waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.common.errors import ReconcileRequiredError, StalledError
+from services.common.types import Partition
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from services.common.types import Group, LeasedBatch, RunStats
+    from services.trainer.account import Account
+    from services.trainer.queue_link import QueueLink
+
+POLL_SECONDS = 2.0
+"""Longest single wait; also how late a wish to stop is noticed."""
+NUDGE_SECONDS = 10.0
+"""Time without news after which feeder and version are told to the queue again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """The groups of one step."""
+
+    groups: list[Group]
+    """In order of sequence; fewer than wanted only at the end of data or on a wish to stop."""
+    end_of_data: bool
+    """No further group will ever come."""
+    lease_time: float
+    """When the last of them was leased, seconds since the epoch, by this process's clock."""
+    num_ready: int
+    """Groups that were ready and left in the queue."""
+
+
+class Patience:
+    """Measures how long nothing has come."""
+
+    def __init__(self, *, stall_seconds: float, clock: Callable[[], float]) -> None:
+        """Start waiting now.
+
+        Args:
+            stall_seconds: longest time without news.
+            clock: monotonic seconds.
+        """
+        self._stall_seconds = stall_seconds
+        self._clock = clock
+        self._since = self._nudged = clock()
+        self._most_ready = 0
+
+    def news(self, *, got: bool, num_ready: int) -> None:
+        """Note an answer: something came, or more became ready than ever before."""
+        if got or num_ready > self._most_ready:
+            self._since = self._nudged = self._clock()
+            self._most_ready = 0 if got else num_ready
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing came for too long."""
+        return self._clock() - self._since >= self._stall_seconds
+
+    def nudge_due(self) -> bool:
+        """Whether it is time to remind others; true once per `NUDGE_SECONDS`."""
+        if self._clock() - self._nudged < NUDGE_SECONDS:
+            return False
+        self._nudged = self._clock()
+        return True
+
+
+class BatchCollector:
+    """Leases training batches.
+
+    Example: `batch = await collector.collect(16, use_version=3)`.
+    """
+
+    def __init__(
+        self,
+        queue: QueueLink,
+        account: Account,
+        *,
+        stall_seconds: float,
+        stop: asyncio.Event,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            queue: where groups come from.
+            account: what was used already.
+            stall_seconds: longest time without news.
+            stop: ends a wait early.
+            clock: monotonic seconds.
+            wall_clock: seconds since the epoch.
+        """
+        self._queue = queue
+        self._account = account
+        self._stall_seconds = stall_seconds
+        self._stop = stop
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    async def collect(self, num_groups: int, *, use_version: int, nudge: Callable[[], Awaitable[None]]) -> Batch:
+        """Lease the groups of one step.
+
+        Args:
+            num_groups: groups wanted.
+            use_version: version at which they will be used.
+            nudge: called now and then while nothing comes.
+
+        Raises:
+            StalledError: nothing came for too long.
+            ReconcileRequiredError: the queue does not know of a commit, or handed out what was used before.
+        """
+        groups: list[Group] = []
+        patience = Patience(stall_seconds=self._stall_seconds, clock=self._clock)
+        answer: LeasedBatch | None = None
+        while len(groups) < num_groups and not self._stop.is_set():
+            answer = await self._queue.lease_batch(
+                Partition.TRAIN,
+                num_groups=num_groups - len(groups),
+                use_version=use_version,
+                wait_seconds=min(POLL_SECONDS, self._stall_seconds),
+            )
+            self._check(answer)
+            groups.extend(answer.groups)
+            if answer.end_of_data:
+                break
+            patience.news(got=bool(answer.groups), num_ready=answer.num_ready)
+            if patience.exhausted:
+                raise StalledError(describe_stall(await self._queue.stats(), self._stall_seconds, wanted=num_groups))
+            if not answer.groups and patience.nudge_due():
+                await nudge()
+        return Batch(
+            groups=sorted(groups, key=lambda group: group.sequence),
+            end_of_data=answer is not None and answer.end_of_data,
+            lease_time=self._wall_clock(),
+            num_ready=answer.num_ready if answer else 0,
+        )
+
+    def _check(self, answer: LeasedBatch) -> None:
+        """Refuse an answer of a queue that lost what this trainer knows."""
+        if answer.commit_number != self._account.commit_number:
+            raise ReconcileRequiredError(
+                f"the queue's newest commit is {answer.commit_number} and the trainer's is "
+                f"{self._account.commit_number}; the store lost or regained state"
+            )
+        for group in answer.groups:
+            if group.sequence in self._account.frontier:
+                raise ReconcileRequiredError(
+                    f"the queue handed out task {group.task_id} (attempt {group.attempt}), which was trained on before"
+                )
+
+
+def describe_stall(stats: RunStats, seconds: float, *, wanted: int, partition: Partition = Partition.TRAIN) -> str:
+    """Word what a run without groups waits for."""
+    depths = next((entry for entry in stats.partitions if entry.partition is partition), None)
+    where = (
+        f"{depths.ready_groups} of {wanted} groups ready, {depths.pending_members} members wait for a rollouter, "
+        f"{depths.in_flight_members} are in flight"
+        if depths
+        else "nothing is queued"
+    )
+    rollouters = [report for report in stats.replicas if report.status.service == "rollouter"]
+    replicas = "; ".join(
+        f"{report.status.replica_id} {report.status.state} at version {report.status.policy_version}, "
+        f"{report.status.busy_slots}/{report.status.max_slots} slots busy, heard {report.age_seconds:.0f} s ago"
+        for report in rollouters
+    )
+    return (
+        f"no group became ready for {seconds:g} s: {where}; version wanted is {stats.policy_version}; "
+        f"rollouters: {replicas or 'none is heard of, start one'} (the bound is trainer.stall_seconds)"
+    )
