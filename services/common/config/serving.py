@@ -70,7 +70,7 @@ class RewardSection(Section):
     scorer: str = "exact_match"
     """Default scorer: `exact_match`, `numeric`, `regex`, `reasoning_gym` or `python:package.module:function`."""
     extract: str = ""
-    """Regular expression; of its last match in the completion the group `answer`, else the first, else all is scored."""
+    """Regular expression; of its last match the group `answer`, else the first group, else the whole is scored."""
     regex: str = ""
     """Pattern of the `regex` scorer; a group called `answer` is compared, without one a full match scores 1."""
     numeric_tolerance: float = Field(default=1e-6, ge=0.0)
