@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"headrace: `status` takes no {flags[0]}\n")
         return EXIT_BAD_INPUT
 
+    # gRPC's own log would break into the report with lines that only its developers can read.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from services.common.errors import HeadraceError, InvalidInputError  # noqa: PLC0415 - --help must be instant
 
     try:

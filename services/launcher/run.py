@@ -198,6 +198,9 @@ def _report(plan: FleetPlan, outcome: Outcome) -> int:
         sys.stdout.write(summary.text(rollouter_wait_share=outcome.rollouter_wait_share))
         if code is ExitCode.SUCCESS and not summary.balanced:
             code = ExitCode.FAILED
+    elif code is ExitCode.SUCCESS:
+        sys.stdout.write("the trainer was told to stop before the run was done\n")
+        code = ExitCode.INTERRUPTED
     if code is not ExitCode.SUCCESS:
         sys.stdout.write(_how_to_go_on(directory, config_is_saved=directory.config_file.exists()))
     return code
