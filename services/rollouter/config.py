@@ -36,7 +36,7 @@ class WorkerSettings:
     """Time after which an unrenewed lease lapses; it is renewed three times in that time."""
     max_finishing: int
     """Members that may wait for their score or for the queue; beyond it nothing new is leased."""
-    lease_wait_seconds: float = 3.0
+    lease_wait_seconds: float = 1.0
     """Longest long poll for members; a drain waits for it to end."""
     stale_check_seconds: float = 0.25
     """Time between two looks for members that cannot be in time."""

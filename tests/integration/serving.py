@@ -39,5 +39,5 @@ async def serving(register, *, address="127.0.0.1:0", on_drain=None):
 async def eventually(condition, *, seconds=10.0):
     """Wait until `condition()` is true; fails after the time."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the condition is any fact, not an event
+        while not condition():
             await asyncio.sleep(0.01)
