@@ -47,9 +47,12 @@ class Driver:
         self.run_id = run_id
         self.epoch = 0
         self.version = 0
+        self.settings = SETTINGS
 
     async def create(self, owner="trainer-1", **changes):
-        state = await self.store.runs.create(self.run_id, replace(SETTINGS, **changes), owner_id=owner)
+        wanted = replace(self.settings, **changes)
+        state = await self.store.runs.create(self.run_id, wanted, owner_id=owner)
+        self.settings = wanted
         self.epoch = state.epoch
         return state
 
