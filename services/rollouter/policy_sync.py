@@ -280,10 +280,12 @@ class PolicySync:
     async def _begin(self) -> _Transfer:
         """Return the transfer of the newest version; one that was interrupted goes on when it is the same content."""
         manifest = await self._source.get_manifest()
-        if manifest.epoch < self._epoch or manifest.version < self._newest_version:
+        if manifest.version < self._newest_version:
+            # The answer was on its way when a newer version was announced.
+            manifest = await self._source.get_manifest(self._newest_version)
+        if manifest.epoch < self._epoch:
             raise NotFoundError(
-                f"got the manifest of version {manifest.version} of epoch {manifest.epoch}, older than version "
-                f"{self._newest_version} of epoch {self._epoch}, which were announced before"
+                f"version {manifest.version} is of epoch {manifest.epoch}; epoch {self._epoch} has taken the run over"
             )
         self._hear(manifest.version, manifest.epoch)
         before = self._transfer
@@ -295,13 +297,22 @@ class PolicySync:
         return self._transfer
 
     async def _receive(self, transfer: _Transfer) -> str:
-        """Take the rest of the bytes, hashing beside the event loop, and return the digest."""
+        """Take the rest of the bytes and return the digest. One chunk is hashed in a thread while the next arrives."""
         receiver = transfer.receiver
-        if not receiver.complete:
-            stream = self._source.stream_shards(transfer.manifest.version, offset=receiver.offset)
-            async for offset, data in stream:
+        if receiver.complete:
+            return receiver.finish()
+        loop = asyncio.get_running_loop()
+        hashing: asyncio.Future[None] | None = None
+        try:
+            async for offset, data in self._source.stream_shards(transfer.manifest.version, offset=receiver.offset):
                 transfer.received_bytes += len(data)
-                await asyncio.to_thread(receiver.feed, offset, data)
+                if hashing is not None:
+                    await hashing
+                hashing = loop.run_in_executor(None, receiver.feed, offset, data)
+        finally:
+            # Also after a broken stream: what came is kept, and the next try goes on behind it.
+            if hashing is not None:
+                await hashing
         return receiver.finish()
 
     async def _report(self, adoption: Adoption) -> None:

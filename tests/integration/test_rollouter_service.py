@@ -196,8 +196,8 @@ async def test_a_replica_answers_whoever_asks(fleet):
         messages = (Message(role="user", content="What is 1 + 2?"),)
         first = [piece async for piece in client.generate(messages, SHORT, seed=5)]
         again = [piece async for piece in client.generate(messages, SHORT, seed=5)]
+        long = (Message(role="user", content="1 + 2? " * 300),)
         with pytest.raises(InvalidInputError, match="leave room"):
-            long = (Message(role="user", content="1 + 2? " * 300),)
             [piece async for piece in client.generate(long, SHORT, seed=5)]
         status = await client.get_status()
     assert [token for piece in first for token in piece.token_ids] == [t for piece in again for t in piece.token_ids]
@@ -206,3 +206,44 @@ async def test_a_replica_answers_whoever_asks(fleet):
     assert first[-1].text == again[-1].text
     assert status.replica_id.startswith("r7-")
     assert (status.state, status.policy_version, status.max_slots) == ("serving", 0, 8)
+
+
+@pytest.fixture
+def scripted(tmp_path):
+    path = tmp_path / "script.toml"
+    path.write_text('seconds_per_token = 0.01\n[[rules]]\nreplies = ["3"]\nnum_tokens = [60, 60]\n')
+    return {"kind": "scripted", "script": str(path), "max_slots": 4}
+
+
+async def test_a_scripted_replica_works_like_any_other(fleet, scripted):
+    sampling = SamplingParams(max_new_tokens=80)
+    async with services(fleet) as trainer, fleet.rollouter(engine=scripted), fleet.rollouter("r1", engine=scripted):
+        await trainer.publish(0)
+        await trainer.feed(range(4), sampling=sampling, group_size=4)
+        await eventually_leased(trainer)
+        await trainer.publish(1, shift=0.01)
+        groups = await trainer.take(4, use_version=1)
+        await trainer.commit(groups, version=1)
+        ledger = await trainer.train_ledger()
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    assert len(trajectories) == 16
+    assert {trajectory.replica_id[:2] for trajectory in trajectories} == {"r0", "r1"}
+    assert any(trajectory.oldest_version < trajectory.newest_version for trajectory in trajectories)
+    assert {adoption.digest for adoption in fleet.store.adoptions.values()} == {trainer.manifests[1].digest}
+    assert ledger.lost == 0
+
+
+async def test_what_can_no_longer_be_in_time_is_ended_early_and_done_anew(fleet, scripted):
+    sampling = SamplingParams(max_new_tokens=80)
+    async with services(fleet) as trainer, fleet.rollouter(engine=scripted):
+        await trainer.publish(0)
+        await trainer.feed(range(1), sampling=sampling, group_size=2)
+        await eventually_leased(trainer)
+        await asyncio.sleep(0.1)
+        await trainer.publish(1)
+        await trainer.publish(2)
+        groups = await trainer.take(1, use_version=2)
+        ledger = await trainer.train_ledger()
+    assert groups[0].oldest_version >= 1
+    assert ledger.trajectories.released == {"stale": 2}
+    assert ledger.lost == 0
