@@ -21,16 +21,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 class WarmStartSection(Section):
     """`[model.warm_start]`: the short supervised start of a model that is built here."""
 
-    max_steps: int = Field(default=600, ge=0)
-    """Supervised steps at most; 0 leaves the model random."""
-    learning_rate: float = Field(default=3e-3, gt=0.0)
-    """Peak learning rate."""
+    max_steps: int = Field(default=450, ge=0)
+    """Supervised steps of each phase at most; 0 leaves the model random."""
+    learning_rate: float = Field(default=4e-3, gt=0.0)
+    """Peak learning rate of the first phase, which learns from right answers; the second takes a tenth of it."""
     batch_size: int = Field(default=64, ge=1)
     """Examples per step."""
-    wrong_share: float = Field(default=0.6, ge=0.0, lt=1.0)
-    """Share of examples whose answer is replaced by another one's, so that the format is learnt and the task is not."""
-    stop_at_pass_rate: float = Field(default=0.25, gt=0.0, le=1.0)
-    """Stops when sampled answers pass this often."""
+    wrong_share: float = Field(default=0.75, ge=0.0, lt=1.0)
+    """Share of the second phase's answers that are another question's, so that the model becomes unsure."""
+    stop_at_pass_rate: float = Field(default=0.3, gt=0.0, le=1.0)
+    """The second phase stops when sampled answers pass no more often than this."""
 
 
 class ModelSection(Section):
