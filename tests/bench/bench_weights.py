@@ -1,6 +1,6 @@
 """Speed of the weight stream against a bare grpc.aio stream of raw bytes with the same chunks, and raw loopback TCP.
 
-`stream` is what a replica receives from the trainer's store, through the real service and client; `verified` is the same
+`stream` is what a replica receives from the trainer's store through the real service and client; `verified` is the same
 with every byte hashed and written to its tensor, as a replica does it. Runs alternate, and each counts its fastest:
 other load on the machine only ever slows.
 """
