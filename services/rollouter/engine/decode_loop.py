@@ -229,7 +229,12 @@ class DecodeLoop:
         if not adoption.done.set_running_or_notify_cancel():
             return
         began = time.perf_counter()
-        adoption.prepared.swap()
+        try:
+            adoption.prepared.swap()
+        except BaseException:
+            # Half of the weights may be new: nothing must be sampled any more, so the thread ends with this error.
+            adoption.done.set_exception(InternalError("the weight swap broke off; see the replica's log"))
+            raise
         self._forward.forget()
         self._policy = (adoption.version, adoption.digest)
         self._table.change_version(adoption.version)
