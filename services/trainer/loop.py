@@ -99,6 +99,7 @@ class TrainingLoop:
         self._stop = asyncio.Event()
         self._began = time.monotonic()
         self._steps_since_version = 0
+        self._checkpoint_seconds = 0.0
         self._step_traceparent: str | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._reporter = Reporter(
@@ -156,6 +157,8 @@ class TrainingLoop:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 await self._publish(above=takeover.newest_version, branch=takeover.is_branch)
+                # Capacity counts from this version, so nothing is fed before the queue knows it.
+                await self._published()
                 tasks.create_task(self._feeder.run())
                 state = await self._train()
                 self._feeder.stop()
@@ -231,9 +234,7 @@ class TrainingLoop:
             step_time=step_time,
         )
         await self._publish_if_due()
-        published = time.monotonic()
-        await self._checkpoint_if_due()
-        ended = time.monotonic()
+        # Before the checkpoint: a step that it makes final must not lack its line.
         self._reporter.step(
             batch,
             figures=figures,
@@ -243,10 +244,11 @@ class TrainingLoop:
             times=StepTimes(
                 wait_seconds=leased - began,
                 train_seconds=trained - leased,
-                publish_seconds=published - trained,
-                checkpoint_seconds=ended - published,
+                publish_seconds=time.monotonic() - trained,
+                checkpoint_seconds=self._checkpoint_seconds,
             ),
         )
+        await self._checkpoint_if_due()
 
     def _compute(self, groups: Sequence[Group]) -> tuple[StepMetrics, list[list[float]]]:
         """Advantages, loss and step; runs in the backend's thread."""
@@ -291,9 +293,11 @@ class TrainingLoop:
         step = self._account.step
         since = step - (self._newest_state.step if self._newest_state else 0)
         at_version = self._steps_since_version == 0
+        began = time.monotonic()
         if step == self._config.trainer.total_steps or (since >= self._config.trainer.checkpoint_every and at_version):
             await self._save()
             await self._commit()
+        self._checkpoint_seconds = time.monotonic() - began
 
     async def _save(self) -> None:
         """Write a checkpoint."""

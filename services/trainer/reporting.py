@@ -40,7 +40,7 @@ class StepTimes:
     publish_seconds: float
     """Assigning and copying the new version; describing and serving it runs beside the next step."""
     checkpoint_seconds: float
-    """Writing the checkpoint and committing."""
+    """Writing a checkpoint and committing, between the step before and this one."""
 
     @property
     def total_seconds(self) -> float:
@@ -84,7 +84,7 @@ class Reporter:
         done = [entry["step"] for entry in self._run_directory.validations() if entry["step"] <= step]
         self.validated_step = max(done, default=None)
         if resumed:
-            self._announce(f"[Trainer] resumed at step {step} as epoch {epoch}")
+            self._announce(f"[Trainer] resumed at step {step}")
 
     def step(
         self,
