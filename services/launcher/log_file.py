@@ -20,7 +20,7 @@ class LogFile:
     """
 
     def __init__(self, path: Path, *, max_bytes: int = _MAX_BYTES) -> None:
-        """Open the file for appending; its folder must exist.
+        """Name the file; it is opened by the first line. Its folder must exist.
 
         Args:
             path: the file.
@@ -28,7 +28,7 @@ class LogFile:
         """
         self._path = path
         self._max_bytes = max_bytes
-        self._file: BufferedWriter = path.open("ab")
+        self._file: BufferedWriter | None = None
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
     @property
@@ -44,14 +44,18 @@ class LogFile:
     def write(self, line: str) -> None:
         """Append one line."""
         data = line.encode("utf-8", "replace") + b"\n"
-        if self._file.tell() + len(data) > self._max_bytes and self._file.tell() > 0:
-            self._file.close()
+        file = self._file or self._path.open("ab")
+        if file.tell() and file.tell() + len(data) > self._max_bytes:
+            file.close()
             self._path.replace(self._path.with_name(self._path.name + ".1"))
-            self._file = self._path.open("ab")
-        self._file.write(data)
-        self._file.flush()
+            file = self._path.open("ab")
+        file.write(data)
+        file.flush()
+        self._file = file
         self._tail.append(line)
 
     def close(self) -> None:
         """Close the file; idempotent."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 from services.common.clients.queue import QueueClient
 from services.common.config import load_config
-from services.common.errors import UnavailableError
+from services.common.errors import NotFoundError, UnavailableError
 from services.common.rpc.channel import open_channel
 from services.common.types import RunId
 from services.launcher.run_directory import read_run_id
 from services.launcher.snapshot import take_snapshot
+from services.launcher.summary import read_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from services.launcher.snapshot import Snapshot
+    from rich.console import RenderableType
 
 _REFRESH_SECONDS = 1.0
 
@@ -32,45 +33,50 @@ def status_command(run_directory: Path, *, watch: bool) -> int:
 
     Raises:
         ConfigError: it is no run directory.
-        UnavailableError: the run does not go on.
+        UnavailableError: the run does not go on, or only begins.
     """
     run_id = RunId(read_run_id(run_directory))
     address = load_config(run_directory / "config.toml").queue.address
     from rich.console import Console  # noqa: PLC0415 - after the checks, which need no terminal
     from rich.live import Live  # noqa: PLC0415
 
-    from services.launcher.view import draw  # noqa: PLC0415
-
     console = Console(highlight=False)
-    if not watch:
-        asyncio.run(_poll(address, run_id, on_snapshot=lambda one: console.print(draw(one, title=run_id)), once=True))
+    if watch:
+        with Live(console=console, refresh_per_second=4) as live:
+            is_going_on = asyncio.run(_poll(address, run_id, show=live.update, once=False))
+    else:
+        is_going_on = asyncio.run(_poll(address, run_id, show=console.print, once=True))
+    if is_going_on:
         return 0
-    with Live(console=console, refresh_per_second=4) as live:
-        asyncio.run(_poll(address, run_id, on_snapshot=lambda one: live.update(draw(one, title=run_id)), once=False))
+    summary = read_summary(run_directory)
+    if summary is None:
+        raise UnavailableError(
+            f"the queue of {run_id} at {address} does not answer and {run_directory} holds no results; "
+            "the run was ended early: go on with headrace run CONFIG --run.resume true"
+        )
+    sys.stdout.write(summary.text())
     return 0
 
 
-async def _poll(address: str, run_id: RunId, *, on_snapshot: Callable[[Snapshot], None], once: bool) -> None:
-    """Ask once, or until the run has ended."""
+async def _poll(address: str, run_id: RunId, *, show: Callable[[RenderableType], None], once: bool) -> bool:
+    """Show the run once, or until it has ended; returns whether it still goes on."""
+    from services.launcher.view import draw  # noqa: PLC0415 - loads rich
+
     channel = open_channel(address)
     client = QueueClient(channel, run_id)
-    seen = False
     try:
         while True:
             try:
                 snapshot = await take_snapshot(client)
             except UnavailableError:
-                if not seen:
-                    raise UnavailableError(
-                        f"the queue of {run_id} at {address} does not answer; the run does not go on: its results are "
-                        "in summary.json and ledger.json"
-                    ) from None
-                sys.stderr.write("the run has ended\n")
-                return
-            seen = True
-            on_snapshot(snapshot)
-            if once or snapshot.stats.run_finished:
-                return
+                return False
+            except NotFoundError:
+                if once:
+                    raise UnavailableError(f"{run_id} is starting; ask again in a few seconds") from None
+            else:
+                show(draw(snapshot, title=run_id))
+                if once or snapshot.stats.run_finished:
+                    return True
             await asyncio.sleep(_REFRESH_SECONDS)
     finally:
         await channel.close(None)

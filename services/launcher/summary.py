@@ -54,7 +54,7 @@ class Summary:
         return [
             learnt,
             f"  steps                {figures.get('steps')} of {figures.get('total_steps')}",
-            f"  time                 {figures.get('seconds', 0.0) / 60:.1f} minutes",
+            f"  time                 {_duration(figures.get('seconds', 0.0))}",
             f"  speed                {figures.get('tokens_per_second', 0.0):,.0f} tokens/s, "
             f"{figures.get('trajectories', 0):,} trajectories",
             f"  policy versions      {figures.get('versions')} published",
@@ -125,3 +125,8 @@ def _named(named: Mapping[str, int]) -> str:
 def _number(value: float | None) -> str:
     """A number, or a dash."""
     return "-" if value is None else f"{value:.3f}"
+
+
+def _duration(seconds: float) -> str:
+    """A time in the unit that reads best."""
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.1f} minutes"

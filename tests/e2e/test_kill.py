@@ -8,7 +8,7 @@ from tests.e2e import system
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
-_STEPS = 60
+_STEPS = 100
 
 
 def test_every_process_can_be_killed_once(runs, tmp_path):
