@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -91,6 +92,17 @@ class Fleet:
         """Every process under supervision, in the order in which they are started."""
         redis = [self.redis] if self.redis else []
         return [*redis, self.queue, self.reward, self.trainer, *self.rollouters]
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the run has results that are worth keeping."""
+        return (self._plan.directory.path / "metrics.jsonl").exists()
+
+    def last_words(self, name: str) -> str:
+        """What a service wrote last, which says why it ended."""
+        tail = next(one.service.log.tail for one in self.all if one.name == name)
+        words = next((line for line in reversed(tail) if line.strip()), "it wrote nothing")
+        return re.sub(r"^headrace( \w+)?: ", "", words)
 
     async def start(self, group: asyncio.TaskGroup) -> ServiceEnd | None:
         """Start everything; Redis and the queue must serve before the rest begins.

@@ -21,6 +21,7 @@ from services.launcher.resolve import place_run, redis_url, resolve_paths, with_
 from services.launcher.run_directory import open_run_directory
 from services.launcher.screen import make_screen
 from services.launcher.summary import read_summary
+from services.launcher.supervisor import EXIT_BAD_INPUT, EndKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,8 @@ class ExitCode(IntEnum):
     """Trained, and every task is accounted for."""
     FAILED = 1
     """A service could not be kept running, the trainer could not go on, or the ledger does not balance."""
+    BAD_INPUT = 2
+    """A service refused its configuration before training began; nothing was left behind."""
     INTERRUPTED = 130
     """The user ended it."""
 
@@ -90,7 +93,7 @@ async def _run(config: RunConfig, config_path: Path, *, quiet: bool) -> int:
                     plan.directory.close()
         except InterruptedByUserError:
             return ExitCode.INTERRUPTED
-    return _report(plan, outcome)
+    return _report(plan, outcome, config_path=config_path)
 
 
 async def _prepare(config: RunConfig, config_path: Path, *, interrupts: Interrupts, screen: Screen) -> FleetPlan:
@@ -145,10 +148,10 @@ async def _conduct(fleet: Fleet, group: asyncio.TaskGroup, *, interrupts: Interr
     if asked.done():
         starting.cancel()
         return Outcome(code=ExitCode.INTERRUPTED)
-    end = starting.result()
-    if end is not None:
+    early = starting.result()
+    if early is not None:
         asked.cancel()
-        return Outcome(code=ExitCode.FAILED, problem=end.message)
+        return Outcome(code=ExitCode.FAILED, problem=early.message)
     waiting = group.create_task(fleet.wait_end())
     await asyncio.wait((waiting, asked), return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
@@ -164,8 +167,12 @@ async def _conduct(fleet: Fleet, group: asyncio.TaskGroup, *, interrupts: Interr
         return Outcome(code=ExitCode.SUCCESS)
     if name != fleet.trainer.name:
         await fleet.stop_trainer(grace_seconds=_FAILED_DRAIN_SECONDS)
-        return Outcome(code=ExitCode.FAILED, problem=end.message)
-    return Outcome(code=ExitCode.FAILED, problem=end.message or _last_words(fleet))
+    if end.code == EXIT_BAD_INPUT and end.kind is EndKind.GAVE_UP and not fleet.has_trained:
+        return Outcome(code=ExitCode.BAD_INPUT, problem=fleet.last_words(name))
+    if end.kind is EndKind.DONE:
+        log = fleet.trainer.service.log.path
+        return Outcome(code=ExitCode.FAILED, problem=f"the trainer cannot go on: {fleet.last_words(name)} (log: {log})")
+    return Outcome(code=ExitCode.FAILED, problem=end.message)
 
 
 async def _kill_when_forced(fleet: Fleet, interrupts: Interrupts) -> None:
@@ -174,19 +181,15 @@ async def _kill_when_forced(fleet: Fleet, interrupts: Interrupts) -> None:
     fleet.kill()
 
 
-def _last_words(fleet: Fleet) -> str:
-    """What the trainer wrote last, which says why it cannot go on."""
-    log = fleet.trainer.service.log
-    words = next((line for line in reversed(log.tail) if line.strip()), "it wrote nothing")
-    return f"the trainer cannot go on: {words.removeprefix('headrace trainer: ')} (log: {log.path})"
-
-
-def _report(plan: FleetPlan, outcome: Outcome) -> int:
+def _report(plan: FleetPlan, outcome: Outcome, *, config_path: Path) -> int:
     """Print the final report, and return the exit status."""
     directory = plan.directory
     code = outcome.code
     if outcome.problem:
         sys.stderr.write(f"headrace: {outcome.problem}\n")
+    if code is ExitCode.BAD_INPUT:
+        directory.discard()
+        return code
     try:
         summary = read_summary(directory.path)
     except HeadraceError as error:
@@ -202,13 +205,13 @@ def _report(plan: FleetPlan, outcome: Outcome) -> int:
         sys.stdout.write("the trainer was told to stop before the run was done\n")
         code = ExitCode.INTERRUPTED
     if code is not ExitCode.SUCCESS:
-        sys.stdout.write(_how_to_go_on(directory, config_is_saved=directory.config_file.exists()))
+        sys.stdout.write(_how_to_go_on(directory, config_path))
     return code
 
 
-def _how_to_go_on(directory: RunDirectory, *, config_is_saved: bool) -> str:
+def _how_to_go_on(directory: RunDirectory, config_path: Path) -> str:
     """Say how an ended run can be continued."""
-    lines = [f"run directory: {directory.path}", f"logs: {directory.logs}"]
-    if config_is_saved:
-        lines.append(f"go on with: headrace run CONFIG --run.name {directory.name} --run.resume true")
-    return "\n".join(lines) + "\n"
+    return (
+        f"run directory: {directory.path}\nlogs: {directory.logs}\n"
+        f"go on with: headrace run {config_path} --run.name {directory.name} --run.resume true\n"
+    )

@@ -14,6 +14,7 @@ A service counts as serving once its probe succeeds; one without a probe, once i
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
@@ -82,6 +83,8 @@ class RestartPolicy:
     """A service that lived so long has started well: the row of deaths begins anew."""
     max_deaths_in_a_row: int = 5
     """Deaths without having served in between, after which it is given up."""
+    max_kills_in_a_row: int = 10
+    """The same for deaths by SIGKILL from outside, which are seldom the service's own fault."""
     max_restarts: int = 20
     """Restarts within the window, after which it is given up."""
     window_seconds: float = 120.0
@@ -135,6 +138,7 @@ class SupervisedService:
         self._restart_times: deque[float] = deque()
         self._deaths_in_a_row = 0
         self._served = False
+        self._hung = False
 
     @property
     def name(self) -> str:
@@ -194,6 +198,7 @@ class SupervisedService:
         """Start the process, watch it, and return its exit status."""
         self._set_state(ServiceState.STARTING)
         self._served = False
+        self._hung = False
         self._child = await ChildProcess.start(self.service.command(num_starts))
         if self._stopping.is_set():
             self._child.terminate()
@@ -230,6 +235,7 @@ class SupervisedService:
             patience = self._policy.hang_seconds if self._served else self._policy.start_seconds
             if clock() - good > patience and not self._stopping.is_set():
                 self._report(f"{self.name} did not answer for {patience:g} s and is killed")
+                self._hung = True
                 child.kill()
                 return
             await asyncio.sleep(_PROBE_INTERVAL_SECONDS if self._served else _PROBE_SECONDS)
@@ -248,7 +254,9 @@ class SupervisedService:
             self._restart_times.popleft()
         if code == EXIT_BAD_INPUT and not self._served and self.num_restarts == 0:
             return self._given_up(code, "refused to start")
-        if self._deaths_in_a_row >= self._policy.max_deaths_in_a_row:
+        from_outside = code == -signal.SIGKILL and not self._hung
+        limit = self._policy.max_kills_in_a_row if from_outside else self._policy.max_deaths_in_a_row
+        if self._deaths_in_a_row >= limit:
             return self._given_up(code, f"died {self._deaths_in_a_row} times without ever serving in between")
         if len(self._restart_times) >= self._policy.max_restarts:
             num_deaths = len(self._restart_times) + 1

@@ -98,3 +98,7 @@ def test_an_existing_run_is_refused_and_left_as_it_is(runs, tmp_path):
     assert done.returncode == 2
     assert "--run.resume true" in done.stderr
     assert (folder / "kept").read_text() == "yes"
+
+
+def test_a_scorer_that_cannot_be_loaded_is_named_by_its_service(runs, tmp_path):
+    assert "module json has no function 'nothing'" in _refused(runs, tmp_path, "--reward.scorer", "python:json:nothing")
