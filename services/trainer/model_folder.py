@@ -77,7 +77,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     check_model_folder(folder)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:
+        # Foreign files: tokenizers raises bare Exceptions, and what fits no class is still a bad folder.
         raise ConfigError(f"the tokenizer in {str(folder)!r} does not load: {_first_line(error)}") from error
     if not tokenizer.chat_template:
         raise ConfigError(
@@ -104,7 +105,8 @@ def load_model_folder(folder: Path) -> LoadedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:
+        # The same holds here: safetensors, torch and the configuration each raise classes of their own.
         raise ConfigError(f"the model in {str(folder)!r} does not load: {_first_line(error)}") from error
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
