@@ -52,17 +52,22 @@ def main() -> int:
 
         asyncio.run(serve(config, telemetry=telemetry))
     except HeadraceError as error:
-        sys.stderr.write(f"headrace trainer: {error.message}\n")
+        sys.stderr.write(f"headrace trainer: {sentence(error)}\n")
         return exit_status(error)
     return 0
+
+
+def sentence(error: HeadraceError) -> str:
+    """Word an error for people."""
+    if isinstance(error, FencedError):
+        return f"a newer trainer has taken the run over, so this one ends ({error.message})"
+    return error.message
 
 
 def exit_status(error: HeadraceError) -> int:
     """Say whether starting again can help."""
     if isinstance(error, ConfigError):
         return EXIT_BAD_INPUT
-    if isinstance(error, FencedError):
-        sys.stderr.write("headrace trainer: a newer trainer has taken the run over; this one ends\n")
     return EXIT_CANNOT_GO_ON if isinstance(error, _FINAL) else EXIT_FAILED
 
 

@@ -189,7 +189,8 @@ class TrainingLoop:
                 )
             except ReconcileRequiredError as error:
                 _log.warning("the queue is out of step and is reconciled", reason=error.message)
-                await self._save()
+                if self._account.has_pending or self._newest_state is None:
+                    await self._save()
                 await self._reconcile()
         raise ReconcileRequiredError(f"the queue is out of step after {MAX_RECONCILES} reconciliations in a row")
 

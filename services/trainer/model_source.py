@@ -89,7 +89,7 @@ def _shape(config: RunConfig) -> TinyModelShape:
         raise ConfigError(f"model.hidden_size is {size}; use a multiple of {2 * heads}, the model has {heads} heads")
     return TinyModelShape(
         hidden_size=size,
-        intermediate_size=3 * size,
+        intermediate_size=4 * size,
         num_layers=config.model.num_layers,
         max_context_tokens=config.model.max_context,
     )

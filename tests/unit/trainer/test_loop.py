@@ -51,7 +51,7 @@ async def test_a_finished_run_leaves_model_ledger_summary_and_a_line_per_step(tm
     summary = json.loads((root / "summary.json").read_text())
     assert (summary["steps"], summary["versions"], summary["trajectories"]) == (6, 7, 24)
     assert [line["step"] for line in read_lines(root / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
-    assert trainer.lines[0].startswith("[Step 1/6] 4 rollouts, reward 0.50, pass@1 50.0 %, version 0, staleness 0.0 (max 0)")
+    assert trainer.lines[0].startswith("[Step 1/6] 4 rollouts, reward 0.50, pass@1 50.0 %, version 0, staleness 0.0")
     sample = read_lines(root / "samples.jsonl")[0]
     assert sample["prompt"][0]["content"] == "What is 0 + 1?"
 

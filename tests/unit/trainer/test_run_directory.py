@@ -1,0 +1,50 @@
+import json
+
+from services.trainer.run_directory import RunDirectory, read_lines, write_durably
+from tests.unit.trainer.fakes import make_config
+
+
+def test_files_lie_in_the_folder_that_the_configuration_names(tmp_path):
+    run = RunDirectory.of(make_config(tmp_path))
+
+    assert run.root == tmp_path / "demo"
+    assert run.root.is_dir()
+    assert {run.checkpoints.name, run.final.name, run.version_file.name} == {"checkpoints", "final", "version.json"}
+
+
+def test_the_last_line_of_a_step_counts(tmp_path):
+    run = RunDirectory(tmp_path)
+    for step, loss in ((1, 0.5), (2, 0.4), (2, 0.3), (3, 0.2)):
+        run.append_metrics({"step": step, "loss": loss})
+
+    assert [entry["loss"] for entry in run.steps()] == [0.5, 0.3, 0.2]
+
+
+def test_half_a_line_is_left_out_and_nothing_is_glued_to_it(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.append_validation({"step": 0})
+    with (tmp_path / "validation.jsonl").open("a") as file:
+        file.write('{"step": 1, "pa')
+
+    run.append_validation({"step": 2})
+
+    assert run.validations() == [{"step": 0}, {"step": 2}]
+
+
+def test_a_line_goes_after_the_end_of_an_empty_file(tmp_path):
+    (tmp_path / "samples.jsonl").touch()
+
+    RunDirectory(tmp_path).append_sample({"step": 1})
+
+    assert read_lines(tmp_path / "samples.jsonl") == [{"step": 1}]
+
+
+def test_single_files_are_replaced_as_a_whole(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.write_ledger({"lost": 0})
+    run.write_summary({"steps": 3})
+    write_durably(tmp_path / "ledger.json", '{"lost": 1}')
+
+    assert json.loads((tmp_path / "ledger.json").read_text()) == {"lost": 1}
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 3}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.json", "summary.json"]
