@@ -53,6 +53,16 @@ _JOIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Swapped:
+    """What a weight swap leaves behind."""
+
+    pause_seconds: float
+    """Time in which nothing could be sampled."""
+    old: list[torch.Tensor]
+    """The replaced tensors; dropping them frees their memory, which the decode thread must not wait for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Adoption:
     """A weight swap that waits for its turn."""
 
@@ -60,7 +70,7 @@ class _Adoption:
     version: int
     digest: str
     keep_running: bool
-    done: Future[float]
+    done: Future[Swapped]
 
 
 class DecodeLoop:
@@ -163,9 +173,9 @@ class DecodeLoop:
         self._held = False
         self._enqueue(lambda: None)
 
-    def adopt(self, prepared: PreparedWeights, version: int, digest: str, *, keep_running: bool) -> Future[float]:
+    def adopt(self, prepared: PreparedWeights, version: int, digest: str, *, keep_running: bool) -> Future[Swapped]:
         """Ask for a swap; only one may be under way. Cancelling the future withdraws it if it has not happened yet."""
-        done: Future[float] = Future()
+        done: Future[Swapped] = Future()
         adoption = _Adoption(prepared=prepared, version=version, digest=digest, keep_running=keep_running, done=done)
 
         def take() -> None:
@@ -230,7 +240,7 @@ class DecodeLoop:
             return
         began = time.perf_counter()
         try:
-            adoption.prepared.swap()
+            old = adoption.prepared.swap()
         except BaseException:
             # Half of the weights may be new: nothing must be sampled any more, so the thread ends with this error.
             adoption.done.set_exception(InternalError("the weight swap broke off; see the replica's log"))
@@ -239,7 +249,7 @@ class DecodeLoop:
         self._policy = (adoption.version, adoption.digest)
         self._table.change_version(adoption.version)
         self._held = False
-        adoption.done.set_result(time.perf_counter() - began)
+        adoption.done.set_result(Swapped(pause_seconds=time.perf_counter() - began, old=old))
 
     def _admit(self) -> None:
         """Move waiting requests into free slots, in the order they came."""

@@ -19,7 +19,7 @@ from services.rollouter.engine.model_folder import LoadedModel, load_model
 from services.rollouter.engine.port import MAX_WAITING, NO_VERSION, Generation, check_request
 from services.rollouter.engine.slot_forward import SlotForward, fits
 from services.rollouter.engine.slots import SlotTable
-from services.rollouter.engine.weight_swap import WeightSwap
+from services.rollouter.engine.weight_swap import WeightSwap, release
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -191,12 +191,13 @@ class TransformersEngine:
             try:
                 prepared = await asyncio.to_thread(self._swap.prepare, tensors)
                 done = self._decode_loop.adopt(prepared, version, digest, keep_running=keep_running)
-                pause = await asyncio.wrap_future(done)
+                result = await asyncio.wrap_future(done)
                 swapped = True
             finally:
                 if not swapped:
                     self._decode_loop.release()
-            return pause
+            await asyncio.to_thread(release, result.old)
+            return result.pause_seconds
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Chat messages as token ids."""

@@ -6,15 +6,16 @@ happens beside generation, the swap only redirects pointers.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import torch
 
 from services.common.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import torch
 
 _ALIGNMENT_BYTES = 64
 _NAMES_SHOWN = 3
@@ -30,11 +31,24 @@ class PreparedWeights:
     pairs: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     """(the model's parameter, its new content), in the parameter's own dtype and on its device."""
 
-    def swap(self) -> None:
-        """Redirect every parameter to its new content."""
-        with torch.no_grad():
-            for target, source in self.pairs:
-                target.data = source
+    def swap(self) -> list[torch.Tensor]:
+        """Redirect every parameter to its new content.
+
+        Returns:
+            The old content. Giving hundreds of megabytes back to the system takes longer than the swap, so that is left
+            to the caller; see `release`.
+        """
+        old = [target.data for target, _ in self.pairs]
+        for target, source in self.pairs:
+            target.data = source
+        return old
+
+
+def release(old: list[torch.Tensor]) -> None:
+    """Give memory back, one tensor at a time, so that the decode thread gets its turn in between."""
+    while old:
+        old.pop()
+        time.sleep(0)
 
 
 class WeightSwap:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from services.common.errors import CorruptDataError
-from services.rollouter.engine.weight_swap import WeightSwap
+from services.rollouter.engine.weight_swap import WeightSwap, release
 from tests.unit.rollouter.engine_models import tiny_model, weights_that_say
 
 IDS = torch.tensor([[5, 6, 7]])
@@ -70,3 +70,12 @@ def test_weights_of_another_model_are_refused_and_change_nothing(spoil, says):
     with pytest.raises(CorruptDataError, match=says):
         WeightSwap(model).prepare(tensors)
     assert torch.equal(logits_of(model), before)
+
+
+def test_the_old_weights_are_handed_back_and_can_be_let_go():
+    model = tiny_model()
+    before = model.model.norm.weight.data_ptr()
+    old = WeightSwap(model).prepare(weights_that_say(9)).swap()
+    assert before in {tensor.data_ptr() for tensor in old}
+    release(old)
+    assert old == []
