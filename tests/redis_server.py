@@ -52,7 +52,7 @@ def _wait_for(port: int, process: subprocess.Popen) -> None:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
                 connection.sendall(b"PING\r\n")
-                if connection.recv(16).startswith(b"+PONG"):
+                if connection.recv(16).startswith((b"+PONG", b"-NOAUTH")):
                     return
         except OSError:
             time.sleep(0.02)

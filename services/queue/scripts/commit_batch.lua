@@ -25,7 +25,7 @@ local function apply(task, attempt, column)
   if group and group.attempt <= attempt then
     end_group(p, group, column)
   end
-  if is_consumed then
+  if is_consumed and p.is_train then
     note_consumed(task, attempt)
   end
   return is_consumed and 1 or 0
@@ -42,8 +42,7 @@ local function apply_all()
 end
 
 if not p.is_train then
-  -- Measurements are not numbered; they count their own commits.
-  number = tonumber(call('HGET', p.ledger, 'commits') or 0) + 1
+  -- Measurements are not numbered: a group that is gone was measured before.
   apply_all()
   return { 'ok', run.commit_number }
 end

@@ -214,3 +214,14 @@ async def test_going_back_to_an_older_checkpoint_is_not_training_twice(driver):
     await driver.commit(2, (await driver.batch(1)).groups, outcome=GroupOutcome.CONSUMED)
     ledger = await driver.ledger()
     assert (ledger.tasks.consumed, ledger.tasks.fed, ledger.trained_twice) == (2, 2, 0)
+
+
+async def test_a_trainer_whose_takeover_the_server_lost_keeps_its_run(driver):
+    await driver.begin(owner="a")
+    old = driver.epoch
+    driver.epoch = old + 1
+    await driver.register(1)
+    assert (await driver.create(owner="a")).epoch == old + 2
+    driver.epoch = old + 1
+    with pytest.raises(FencedError):
+        await driver.register(2)

@@ -41,8 +41,14 @@ local function admit(epoch)
   if not run then
     return nil, { 'not_found' }
   end
-  if epoch and tonumber(epoch) ~= run.epoch then
+  epoch = tonumber(epoch or run.epoch)
+  if epoch < run.epoch then
     return nil, { 'fenced', whole(run.epoch) }
+  end
+  if epoch > run.epoch then
+    -- The server lost the newest takeover. The largest epoch wins, and no former owner may have it.
+    run.epoch = epoch
+    call('HSET', RUN_KEY, 'epoch', whole(epoch), 'owner', '')
   end
   return run
 end

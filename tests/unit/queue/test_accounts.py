@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from services.common.types import Partition
+from tests.unit.queue.driver import stored_task
+
+
+async def test_a_new_run_has_empty_and_balanced_accounts(driver):
+    await driver.create()
+    account = await driver.account()
+    assert [ledger.partition for ledger in account.ledgers] == [Partition.TRAIN, Partition.VALIDATION]
+    for ledger in account.ledgers:
+        assert (ledger.lost, ledger.trained_twice, ledger.commits) == (0, 0, 0)
+        assert (ledger.tasks.dropped, ledger.trajectories.failed, ledger.trajectories.released) == ({}, {}, {})
+    assert account.stats.replicas == ()
+    assert account.stats.policy_version == -1
+
+
+async def test_depths_follow_a_group_through_the_queue(driver):
+    await driver.begin()
+
+    async def depths():
+        stats = await driver.stats()
+        return (
+            stats.pending_members,
+            stats.in_flight_members,
+            stats.open_groups,
+            stats.ready_groups,
+            stats.leased_groups,
+        )
+
+    await driver.feed(0, group_size=3)
+    assert await depths() == (3, 0, 1, 0, 0)
+    first, second = await driver.lease(2)
+    assert await depths() == (1, 2, 1, 0, 0)
+    await driver.release(second)
+    assert await depths() == (2, 1, 1, 0, 0)
+    await driver.put(first, *await driver.lease(2))
+    assert await depths() == (0, 0, 0, 1, 0)
+    groups = (await driver.batch()).groups
+    assert await depths() == (0, 0, 0, 0, 1)
+    await driver.commit(1, groups)
+    assert await depths() == (0, 0, 0, 0, 0)
+
+
+async def test_partitions_have_accounts_of_their_own(driver):
+    await driver.begin()
+    await driver.feed(tasks=[stored_task(0)])
+    await driver.feed(tasks=[stored_task(0), stored_task(1)], partition=Partition.VALIDATION)
+    assert (await driver.ledger()).tasks.fed == 1
+    assert (await driver.ledger(Partition.VALIDATION)).tasks.fed == 2
+    assert await driver.store.accounts.dead_letters(driver.run_id, Partition.TRAIN) == []

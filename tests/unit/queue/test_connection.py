@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from services.common.errors import ConfigError, InternalError, OverloadedError, UnavailableError
+from services.queue.connection import RedisConnection
+from tests.redis_server import free_port, running_server
+
+
+@pytest.fixture
+async def connection(redis_url):
+    connection = RedisConnection(redis_url)
+    yield connection
+    await connection.close()
+
+
+async def test_a_url_that_cannot_be_read_is_refused():
+    with pytest.raises(ConfigError, match=r"queue\.redis_url"):
+        RedisConnection("http://localhost")
+
+
+async def test_bulk_values_are_written_before_the_script_and_never_over_others(connection, driver):
+    await driver.create()
+    key = f"hr:{{{driver.run_id}}}:run"
+    bulk = f"hr:{{{driver.run_id}}}:bulk"
+    await connection.run("sweep", key, before={bulk: b"first"})
+    await connection.run("sweep", key, before={bulk: b"second"})
+    assert await connection.read([bulk, "nothing"]) == [b"first", None]
+    assert await connection.read([]) == []
+
+
+async def test_scripts_are_sent_again_after_the_server_forgot_them(connection, driver):
+    await driver.create()
+    key = f"hr:{{{driver.run_id}}}:run"
+    assert (await connection.run("sweep", key))[0] == b"ok"
+    await connection._redis.script_flush()
+    assert (await connection.run("sweep", key))[0] == b"ok"
+    await connection._redis.script_flush()
+    assert (await connection.run("sweep", key, before={f"{key}:bulk": b"x"}))[0] == b"ok"
+
+
+async def test_sets_of_names_are_kept(connection):
+    await connection.add_member("names", "b")
+    await connection.add_member("names", "a")
+    assert await connection.members("names") == ["a", "b"]
+    await connection.remove_member("names", "a")
+    assert await connection.members("names") == ["b"]
+
+
+async def test_a_broken_script_call_is_an_internal_error(connection, driver):
+    await driver.create()
+    with pytest.raises(InternalError, match=r"Redis at 127\.0\.0\.1"):
+        await connection.run("commit_batch", f"hr:{{{driver.run_id}}}:run", driver.epoch, "train", 1, 0, 0, "no json")
+
+
+async def test_a_server_that_is_away_is_named_without_the_password():
+    port = free_port()
+    connection = RedisConnection(f"redis://user:secret@127.0.0.1:{port}/0")
+    with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} cannot be reached") as caught:
+        await connection.check()
+    assert "secret" not in str(caught.value)
+    await connection.close()
+
+
+async def test_a_wrong_password_is_told_apart(tmp_path):
+    with running_server(tmp_path, "--requirepass", "right") as url:
+        connection = RedisConnection(url.replace("redis://", "redis://:wrong@"))
+        with pytest.raises(UnavailableError, match="refused the user or password") as caught:
+            await connection.check()
+        assert "wrong" not in str(caught.value)
+        await connection.close()
+
+
+async def test_a_full_server_is_an_overload_that_names_its_bound(tmp_path, driver):
+    with running_server(tmp_path, "--maxmemory", "2mb") as url:
+        connection = RedisConnection(url)
+        await connection.check()
+        too_much = {f"hr:{{x}}:{index}": bytes(100_000) for index in range(64)}
+        with pytest.raises(OverloadedError, match="out of memory"):
+            await connection.run("sweep", "hr:{x}:run", before=too_much)
+        await connection.close()
