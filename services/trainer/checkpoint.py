@@ -1,9 +1,10 @@
 """Checkpoints: whole or not there, and everything that an exact resume needs.
 
-A checkpoint is a folder `step-00000010` with `tensors.safetensors` (model, optimiser, random generators), `state.json`
-(where the run stands) and `manifest.json` (length and digest of the other two). It is written beside its place, forced
-to disk and renamed, the manifest last: what a crash left half written has no manifest or does not match it, and is
-skipped. Nothing is pickled.
+A checkpoint is a folder `step-00000010-epoch-3` with `tensors.safetensors` (model, optimiser, random generators),
+`state.json` (where the run stands) and `manifest.json` (length and digest of the other two). It is written beside its
+place, forced to disk and renamed, the manifest last: what a crash left half written has no manifest or does not match
+it, and is skipped. Nothing is pickled. A trainer that was replaced and does not know it yet writes under its own, older
+epoch: it can neither overwrite nor outdo the checkpoints of its successor.
 
 Example:
     store = CheckpointStore(run.checkpoints, keep=2)
@@ -16,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,13 +31,13 @@ from services.trainer.backend.port import BackendState
 from services.trainer.run_directory import sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _TENSORS = "tensors.safetensors"
 _STATE = "state.json"
 _MANIFEST = "manifest.json"
 _STAGING_PREFIX = ".staging-"
+_NAME = re.compile(r"step-(?P<step>\d+)-epoch-(?P<epoch>\d+)")
 _FORMAT = 1
 
 _log = structlog.get_logger("headrace.trainer")
@@ -103,7 +105,7 @@ class CheckpointStore:
             The checkpoint's folder.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        target = self._folder / f"step-{run.step:08d}"
+        target = self._folder / f"step-{run.step:08d}-epoch-{run.epoch}"
         staging = self._folder / f"{_STAGING_PREFIX}{target.name}"
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
@@ -120,7 +122,7 @@ class CheckpointStore:
             shutil.rmtree(target)
         staging.rename(target)
         sync_folder(self._folder)
-        self._prune()
+        self._prune(run.epoch)
         return target
 
     def newest(self) -> Checkpoint | None:
@@ -132,17 +134,25 @@ class CheckpointStore:
             _log.warning("checkpoint skipped", checkpoint=str(folder), problem=problem)
         return None
 
-    def _found(self) -> Iterator[Path]:
+    def _found(self) -> list[Path]:
         """Folders that look like checkpoints, newest first."""
-        if self._folder.is_dir():
-            yield from sorted(self._folder.glob("step-*"), reverse=True)
+        if not self._folder.is_dir():
+            return []
+        return sorted((path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)), key=_age, reverse=True)
 
-    def _prune(self) -> None:
-        """Remove what is older than the newest ones, and what crashes left behind."""
-        for folder in list(self._found())[self._keep :]:
+    def _prune(self, epoch: int) -> None:
+        """Remove what is older than the newest ones, and what crashes of this epoch or older ones left behind."""
+        for folder in self._found()[self._keep :]:
             shutil.rmtree(folder, ignore_errors=True)
         for folder in self._folder.glob(f"{_STAGING_PREFIX}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+            if _age(folder)[0] <= epoch:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _age(folder: Path) -> tuple[int, int]:
+    """Epoch and step of a checkpoint's name; (0, 0) of any other."""
+    match = _NAME.fullmatch(folder.name.removeprefix(_STAGING_PREFIX))
+    return (int(match["epoch"]), int(match["step"])) if match else (0, 0)
 
 
 def _read(folder: Path) -> Checkpoint:

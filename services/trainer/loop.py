@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import structlog
-
 from services.common.errors import ReconcileRequiredError
 from services.common.telemetry import names
 from services.common.telemetry.trace import span_traceparent, start_span
@@ -27,6 +25,7 @@ from services.trainer.account import Account
 from services.trainer.advantage import group_advantages
 from services.trainer.batching import training_rows
 from services.trainer.collecting import BatchCollector
+from services.trainer.committing import Committer
 from services.trainer.feeding import Feeder
 from services.trainer.figures import batch_figures, check_age
 from services.trainer.reporting import Reporter, StepTimes
@@ -42,18 +41,17 @@ if TYPE_CHECKING:
     from services.common.types import Group, RunSettings
     from services.trainer.backend.port import PolicyWeights, StepMetrics, TrainerBackend
     from services.trainer.backend_thread import BackendThread
-    from services.trainer.checkpoint import CheckpointState, CheckpointStore
+    from services.trainer.checkpoint import CheckpointStore
     from services.trainer.collecting import Batch
     from services.trainer.publishing import Publisher
     from services.trainer.queue_link import QueueLink
     from services.trainer.run_directory import RunDirectory
     from services.trainer.status import TrainerStatus
+    from services.trainer.takeover import Takeover
     from services.trainer.tasks import TaskSource
 
 MAX_RECONCILES = 3
 """Times that one batch may find the queue's store out of step before the run gives up."""
-
-_log = structlog.get_logger("headrace.trainer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +129,26 @@ class TrainingLoop:
             parts.queue, parts.backend, parts.checkpoints, settings=self._run_settings, thread=parts.thread
         )
         self._account = Account(takeover.checkpoint)
-        self._newest_state = takeover.checkpoint
         self._seconds_before = takeover.checkpoint.seconds if takeover.checkpoint else 0.0
         self._reporter.began(epoch=parts.queue.epoch, step=self._account.step, resumed=takeover.checkpoint is not None)
         if takeover.run.finished:
-            await self._report_end()
+            await self._report_end(num_versions=takeover.run.policy_version + 1)
             return TrainerState.FINISHED
-        trainer, account = self._config.trainer, self._account
+        self._assemble(takeover)
+        with lone_error():
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                await self._publish(above=takeover.newest_version, branch=takeover.is_branch)
+                # Capacity counts from this version, so nothing is fed before the queue knows it.
+                await self._published()
+                tasks.create_task(self._feeder.run())
+                state = await self._train()
+                self._feeder.stop()
+        return state
+
+    def _assemble(self, takeover: Takeover) -> None:
+        """Make what works from the restored account on."""
+        parts, trainer, account = self._parts, self._config.trainer, self._account
         self._feeder = Feeder(
             parts.queue,
             parts.source,
@@ -153,16 +164,17 @@ class TrainingLoop:
             clock=time.monotonic,
             wall_clock=time.time,
         )
-        with lone_error():
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                await self._publish(above=takeover.newest_version, branch=takeover.is_branch)
-                # Capacity counts from this version, so nothing is fed before the queue knows it.
-                await self._published()
-                tasks.create_task(self._feeder.run())
-                state = await self._train()
-                self._feeder.stop()
-        return state
+        self._committer = Committer(
+            parts.queue,
+            parts.backend,
+            thread=parts.thread,
+            checkpoints=parts.checkpoints,
+            publisher=parts.publisher,
+            feeder=self._feeder,
+            account=account,
+            newest=takeover.checkpoint,
+            seconds=self._seconds,
+        )
 
     async def _train(self) -> TrainerState:
         """Do the steps that are left, and end the run."""
@@ -188,10 +200,8 @@ class TrainingLoop:
                     nudge=self._nudge,
                 )
             except ReconcileRequiredError as error:
-                _log.warning("the queue is out of step and is reconciled", reason=error.message)
-                if self._account.has_pending or self._newest_state is None:
-                    await self._save()
-                await self._reconcile()
+                await self._published()
+                await self._committer.reconcile(error.message)
         raise ReconcileRequiredError(f"the queue is out of step after {MAX_RECONCILES} reconciliations in a row")
 
     async def _nudge(self) -> None:
@@ -291,61 +301,19 @@ class TrainingLoop:
 
     async def _checkpoint_if_due(self) -> None:
         """Checkpoint and commit every `checkpoint_every` steps, at the next version, and after the last step."""
-        step = self._account.step
-        since = step - (self._newest_state.step if self._newest_state else 0)
-        at_version = self._steps_since_version == 0
-        began = time.monotonic()
-        if step == self._config.trainer.total_steps or (since >= self._config.trainer.checkpoint_every and at_version):
-            await self._save()
-            await self._commit()
+        began, step, trainer = time.monotonic(), self._account.step, self._config.trainer
+        is_due = step - self._committer.saved_step >= trainer.checkpoint_every and self._steps_since_version == 0
+        if is_due or step == trainer.total_steps:
+            await self._checkpoint()
         self._checkpoint_seconds = time.monotonic() - began
 
-    async def _save(self) -> None:
-        """Write a checkpoint."""
+    async def _checkpoint(self) -> None:
+        """Write a checkpoint and commit it."""
         self._set_state(TrainerState.PUBLISHING)
-        parts = self._parts
-        ledger = await parts.queue.ledger(Partition.TRAIN)
-        state = self._account.state(
-            next_sequence=self._feeder.next_sequence,
-            num_dropped=sum(ledger.tasks.dropped.values()) + ledger.tasks.dead_lettered,
-            policy_version=parts.publisher.version,
-            epoch=parts.queue.epoch,
-            seconds=self._seconds,
-        )
-        await parts.thread.run(self._write_checkpoint, state)
-        self._account.settle(state)
-        self._newest_state = state
-
-    def _write_checkpoint(self, state: CheckpointState) -> None:
-        """Copy the backend's state and write it; runs in the backend's thread."""
-        self._parts.checkpoints.save(self._parts.backend.state(), state)
-
-    async def _commit(self) -> None:
-        """Make what the newest checkpoint contains final."""
-        state = self._newest_state
-        assert state is not None
+        await self._committer.save()
+        # The commit names the newest version, so the queue must know it.
         await self._published()
-        try:
-            await self._parts.queue.commit(
-                state.results,
-                partition=Partition.TRAIN,
-                commit_number=state.commit_number,
-                policy_version=state.policy_version,
-            )
-        except ReconcileRequiredError as error:
-            _log.warning("the queue is out of step and is reconciled", reason=error.message)
-            await self._reconcile()
-        self._feeder.wake()
-
-    async def _reconcile(self) -> None:
-        """Bring the queue in line with the newest checkpoint, and offer again what it may have lost."""
-        state = self._newest_state
-        assert state is not None
-        await self._published()
-        await self._parts.queue.reconcile(state, policy_version=self._parts.publisher.version)
-        await self._parts.queue.release(Partition.TRAIN)
-        await self._parts.publisher.remind()
-        self._feeder.rewind()
+        await self._committer.commit()
 
     async def _validate(self, *, at_end: bool = False) -> None:
         """Measure held-out tasks when it is time: before the first step, every so many steps, at the end."""
@@ -380,8 +348,7 @@ class TrainingLoop:
         if self._steps_since_version:
             await self._publish()
         if self._account.has_pending:
-            await self._save()
-            await self._commit()
+            await self._checkpoint()
         await self._validate(at_end=True)
         if self._stop.is_set():
             return await self._pause()
@@ -390,33 +357,25 @@ class TrainingLoop:
         await parts.thread.run(parts.backend.export, parts.run_directory.final)
         self._feeder.stop()
         await self._published()
-        await parts.queue.commit(
-            (),
-            partition=Partition.TRAIN,
-            commit_number=self._account.commit_number + 1,
-            policy_version=parts.publisher.version,
-            final=True,
-        )
-        await self._report_end()
+        await self._committer.close_run()
+        await self._report_end(num_versions=parts.publisher.version + 1)
         return TrainerState.FINISHED
 
-    async def _report_end(self) -> None:
+    async def _report_end(self, *, num_versions: int) -> None:
         """Write what is left to say of the run."""
         ledgers = await self._parts.queue.ledgers()
-        self._reporter.finished(ledgers, seconds=self._seconds, num_versions=self._parts.publisher.version + 1)
+        self._reporter.finished(ledgers, seconds=self._seconds(), num_versions=num_versions)
 
     async def _pause(self) -> TrainerState:
         """Stop with everything that was done kept, so that the run can go on later."""
         if self._account.has_pending:
-            await self._save()
-            await self._commit()
+            await self._checkpoint()
         await self._parts.queue.release(Partition.TRAIN)
         return TrainerState.STOPPED
 
     def _set_state(self, state: TrainerState) -> None:
         self._parts.status.state = state
 
-    @property
     def _seconds(self) -> float:
         """Wall time trained so far, over all restarts."""
         return self._seconds_before + time.monotonic() - self._began

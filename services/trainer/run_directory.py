@@ -1,7 +1,8 @@
 """The run directory: where each file of a run lies, and how it is written.
 
 Owns the names and the manner: lines are appended whole and flushed, single files appear by a rename. Readers of
-`metrics.jsonl` take the last line of a step, since steps that a crash undid are done and written again.
+`metrics.jsonl` take the last line of a step with the largest epoch, since steps that a crash undid are done and written
+again.
 """
 
 from __future__ import annotations
@@ -69,8 +70,12 @@ class RunDirectory:
         return read_lines(self.root / "validation.jsonl")
 
     def steps(self) -> list[dict[str, Any]]:
-        """The last line of each step in `metrics.jsonl`, in order of step."""
-        newest = {entry["step"]: entry for entry in read_lines(self.root / "metrics.jsonl")}
+        """The line of each step in `metrics.jsonl` that counts, in order of step: the last one of the largest epoch."""
+        newest: dict[int, dict[str, Any]] = {}
+        for entry in read_lines(self.root / "metrics.jsonl"):
+            known = newest.get(entry["step"])
+            if known is None or entry["epoch"] >= known["epoch"]:
+                newest[entry["step"]] = entry
         return [newest[step] for step in sorted(newest)]
 
     def write_ledger(self, values: Mapping[str, Any]) -> None:

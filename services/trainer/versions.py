@@ -54,7 +54,8 @@ class VersionFile:
             epoch: the caller's epoch.
             above: a number seen elsewhere (checkpoint, register, replicas) that the new one must exceed.
         """
-        version = max(self._newest, above) + 1
+        # Read again: a trainer that took over meanwhile may have written a larger one.
+        version = max(self._newest, self._read()[0], above) + 1
         write_durably(self._path, json.dumps({"version": version, "epoch": epoch}) + "\n")
         self._newest, self._epoch = version, epoch
         return version

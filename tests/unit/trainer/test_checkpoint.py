@@ -60,7 +60,7 @@ def test_only_the_newest_are_kept(tmp_path):
     for step in (5, 10, 15):
         store.save(backend_state(), at_step(step))
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000015"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010-epoch-5", "step-00000015-epoch-5"]
     assert store.newest().run.step == 15
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path, damage):
 
 
 def test_a_half_written_one_is_not_looked_at_and_goes_with_the_next(tmp_path):
-    half = tmp_path / ".staging-step-00000020"
+    half = tmp_path / ".staging-step-00000020-epoch-4"
     half.mkdir()
     (half / "tensors.safetensors").write_bytes(b"half")
     store = CheckpointStore(tmp_path, keep=2)
@@ -117,10 +117,23 @@ def test_a_damaged_one_is_replaced_when_its_step_is_done_again(tmp_path):
     assert torch.equal(store.newest().backend.tensors["model.weight"], torch.full((4,), 2.0))
 
 
+def test_a_trainer_that_was_replaced_neither_overwrites_nor_outdoes_its_successor(tmp_path):
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(backend_state(6.0), replace(STATE, step=10, epoch=6))
+    running = tmp_path / ".staging-step-00000015-epoch-6"
+    running.mkdir()
+
+    store.save(backend_state(5.0), replace(STATE, step=10, epoch=5))
+    store.save(backend_state(5.0), replace(STATE, step=20, epoch=5))
+
+    assert (store.newest().run.epoch, store.newest().run.step) == (6, 10)
+    assert running.exists()
+
+
 def test_a_checkpoint_of_another_format_is_skipped(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     store.save(backend_state(), at_step(10))
-    folder = tmp_path / "step-00000010"
+    folder = tmp_path / "step-00000010-epoch-5"
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "format": 99}))
     described = {name: checkpoint._describe(folder / name) for name in ("tensors.safetensors", "state.json")}

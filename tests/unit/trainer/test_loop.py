@@ -178,6 +178,23 @@ async def test_a_queue_that_forgets_a_commit_while_the_trainer_runs_is_reconcile
     assert sorted(task_id for task_id, _ in queue.trained) == ids(12)
 
 
+async def test_a_queue_that_forgets_a_commit_at_the_very_end_is_reconciled(tmp_path):
+    queue = FakeQueue()
+
+    def forget():
+        if queue.commit_number == 3:
+            queue.commit_number = 2
+            queue.after.clear()
+
+    queue.after["commit_batch"] = forget
+
+    trainer = await finished(make_config(tmp_path), queue)
+
+    assert queue.finished
+    assert queue.reconciled[0]["commit_number"] == 3
+    assert trainer.status.state is TrainerState.FINISHED
+
+
 async def test_checkpoints_that_are_gone_while_the_queue_has_commits_are_refused(tmp_path):
     queue, config = FakeQueue(), make_config(tmp_path)
     queue.after["commit_batch"] = die

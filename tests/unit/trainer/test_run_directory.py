@@ -12,10 +12,10 @@ def test_files_lie_in_the_folder_that_the_configuration_names(tmp_path):
     assert {run.checkpoints.name, run.final.name, run.version_file.name} == {"checkpoints", "final", "version.json"}
 
 
-def test_the_last_line_of_a_step_counts(tmp_path):
+def test_the_last_line_of_a_step_in_its_largest_epoch_counts(tmp_path):
     run = RunDirectory(tmp_path)
-    for step, loss in ((1, 0.5), (2, 0.4), (2, 0.3), (3, 0.2)):
-        run.append_metrics({"step": step, "loss": loss})
+    for step, epoch, loss in ((1, 1, 0.5), (2, 1, 0.4), (2, 2, 0.35), (2, 2, 0.3), (2, 1, 0.9), (3, 2, 0.2)):
+        run.append_metrics({"step": step, "epoch": epoch, "loss": loss})
 
     assert [entry["loss"] for entry in run.steps()] == [0.5, 0.3, 0.2]
 

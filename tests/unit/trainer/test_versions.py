@@ -24,6 +24,15 @@ def test_the_next_number_is_above_every_number_seen_anywhere(tmp_path, above, ex
     assert VersionFile(tmp_path / "version.json").assign(epoch=2, above=above) == expected
 
 
+def test_a_trainer_that_was_replaced_cannot_take_the_file_back(tmp_path):
+    path = tmp_path / "version.json"
+    frozen = VersionFile(path)
+    frozen.assign(epoch=1)
+    VersionFile(path).assign(epoch=2, above=30)
+
+    assert frozen.assign(epoch=1) == 32
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": "x", "epoch": 1}'])
 def test_a_damaged_file_is_refused_and_not_taken_for_none(tmp_path, text):
     (tmp_path / "version.json").write_text(text)
