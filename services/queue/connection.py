@@ -6,7 +6,8 @@ that names `host:port` and never the password.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from redis import exceptions as redis_errors
@@ -18,7 +19,7 @@ from services.common.errors import ConfigError, InternalError, OverloadedError, 
 from services.queue.scripts import load_script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
 _MAX_CONNECTIONS = 64
 _CONNECT_SECONDS = 2.0
@@ -54,7 +55,9 @@ class RedisConnection:
                 max_connections=_MAX_CONNECTIONS,
                 timeout=_ANSWER_SECONDS,
                 socket_connect_timeout=_CONNECT_SECONDS,
-                socket_timeout=_ANSWER_SECONDS,
+                # The bound of an answer is ours, in `_asking`: with one of its own the library sends through
+                # asyncio.wait_for, which in Python 3.11 swallows a cancellation that comes at the wrong moment.
+                socket_timeout=None,
                 # Heals a pooled connection that a restarted server closed. Every script may be repeated.
                 retry=Retry(ConstantBackoff(_RETRY_PAUSE_SECONDS), 1),
             )
@@ -71,7 +74,7 @@ class RedisConnection:
             UnavailableError: it does not answer.
             ConfigError: its `maxmemory-policy` may evict keys.
         """
-        with self._naming():
+        async with self._asking():
             memory = await self._redis.info("memory")
         policy = memory.get("maxmemory_policy", _WANTED_POLICY)
         if policy != _WANTED_POLICY:
@@ -90,7 +93,7 @@ class RedisConnection:
             before: bulk values written under their keys in the same round trip; the script takes or removes them.
         """
         loaded = load_script(script)
-        with self._naming():
+        async with self._asking():
             try:
                 if before:
                     return await self._run_after(before, loaded.sha, key, *args)
@@ -114,28 +117,28 @@ class RedisConnection:
         """Read bulk values; None for a key that is not there."""
         if not keys:
             return []
-        with self._naming():
+        async with self._asking():
             return cast("list[bytes | None]", await self._redis.mget(keys))
 
     async def read_list(self, key: str) -> list[bytes]:
         """Read a whole list."""
-        with self._naming():
+        async with self._asking():
             return cast("list[bytes]", await self._redis.lrange(key, 0, -1))
 
     async def members(self, key: str) -> list[str]:
         """Read a set of names, in order."""
-        with self._naming():
+        async with self._asking():
             members = cast("set[bytes]", await self._redis.smembers(key))
             return sorted(member.decode() for member in members)
 
     async def add_member(self, key: str, member: str) -> None:
         """Add a name to a set."""
-        with self._naming():
+        async with self._asking():
             await self._redis.sadd(key, member)
 
     async def remove_member(self, key: str, member: str) -> None:
         """Remove a name from a set."""
-        with self._naming():
+        async with self._asking():
             await self._redis.srem(key, member)
 
     async def close(self) -> None:
@@ -143,17 +146,20 @@ class RedisConnection:
         await self._redis.aclose()
         await self._redis.connection_pool.disconnect()
 
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Turn the client library's errors into ours."""
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        """Bound the wait for an answer, and turn the client library's errors into ours."""
         try:
-            yield
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                yield
         except redis_errors.NoScriptError:
             raise
         except redis_errors.AuthenticationError as error:
             raise UnavailableError(
                 f"Redis at {self.where} refused the user or password; check queue.redis_url"
             ) from error
+        except TimeoutError as error:
+            raise UnavailableError(f"Redis at {self.where} did not answer within {_ANSWER_SECONDS:g} s") from error
         except _AWAY as error:
             raise UnavailableError(f"Redis at {self.where} cannot be reached: {error}; is it running?") from error
         except redis_errors.OutOfMemoryError as error:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import random
+
 import pytest
 
 from services.common.errors import ConfigError, InternalError, OverloadedError, UnavailableError
@@ -79,3 +82,19 @@ async def test_a_full_server_is_an_overload_that_names_its_bound(tmp_path, drive
         with pytest.raises(OverloadedError, match="out of memory"):
             await connection.run("sweep", "hr:{x}:run", before=too_much)
         await connection.close()
+
+
+async def test_a_cancellation_is_never_swallowed(connection, driver):
+    await driver.create()
+
+    async def ask_forever():
+        while True:
+            await connection.run("sweep", f"hr:{{{driver.run_id}}}:run")
+
+    moment = random.Random(1)
+    for _ in range(200):
+        task = asyncio.ensure_future(ask_forever())
+        await asyncio.sleep(moment.uniform(0.0, 0.003))
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=2.0)
+        assert done == {task}
