@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.common.errors import ConfigError
+from services.common.model_folder import check_model_folder, find_model_folder
 from services.trainer.export import replace_folder
-from services.trainer.model_folder import check_model_folder
 from services.trainer.tiny_model import TinyModelShape, build_tiny_model
 from services.trainer.warm_start import WarmStartSettings, prepare_warm_start
 
@@ -42,9 +42,7 @@ def resolve_model(config: RunConfig, data: RunData, *, progress: Callable[[str],
         ConfigError: the folder is no usable model, or the warm start missed its bounds.
     """
     if not config.model.build:
-        folder = Path(config.model.path)
-        check_model_folder(folder)
-        return folder.resolve()
+        return find_model_folder(config.model.path)
     cache = Path(config.run.directory) / CACHE_FOLDER
     shape = _shape(config)
     warm = config.model.warm_start

@@ -46,14 +46,16 @@ def prepare(config: RunConfig, *, folder: Path, progress: Callable[[str], None])
     from transformers import AutoConfig  # noqa: PLC0415
     from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
-    from services.trainer.model_folder import context_length, load_tokenizer  # noqa: PLC0415
+    from services.common.model_folder import context_length, load_tokenizer  # noqa: PLC0415
     from services.trainer.model_source import resolve_model  # noqa: PLC0415
 
     # Bars would stand where the one sentence about bad input belongs.
     disable_progress_bar()
     model = resolve_model(config, data, progress=progress)
-    tokenizer = load_tokenizer(model)
-    context = context_length(AutoConfig.from_pretrained(model, local_files_only=True))
+    tokenizer = load_tokenizer(model, trust_remote_code=config.model.trust_remote_code)
+    context = context_length(
+        AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=config.model.trust_remote_code)
+    )
     if config.engine.max_context:
         context = min(context, config.engine.max_context)
     longest = check_prompts([*data.train, *data.validation], tokenizer=tokenizer, max_context_tokens=context)
@@ -61,9 +63,7 @@ def prepare(config: RunConfig, *, folder: Path, progress: Callable[[str], None])
     return model
 
 
-def check_prompts(
-    rows: Sequence[DataRow], *, tokenizer: PreTrainedTokenizerBase, max_context_tokens: int
-) -> int:
+def check_prompts(rows: Sequence[DataRow], *, tokenizer: PreTrainedTokenizerBase, max_context_tokens: int) -> int:
     """Render every prompt and make sure that it leaves room for one token at least; returns the longest one's length.
 
     Raises:

@@ -174,5 +174,6 @@ def learner_settings(run: RunConfig) -> LearnerSettings:
         temperature=run.rollout.temperature,
         max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
         num_threads=trainer.threads or os.cpu_count() or 1,
+        trust_remote_code=run.model.trust_remote_code,
         device=device,
     )

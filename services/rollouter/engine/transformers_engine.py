@@ -15,8 +15,8 @@ from services.common.errors import ConflictError, HeadraceError, OverloadedError
 from services.rollouter.engine.decode_loop import DecodeLoop
 from services.rollouter.engine.forward import SequentialForward
 from services.rollouter.engine.lean_forward import LeanForward
-from services.rollouter.engine.model_folder import LoadedModel, load_model
 from services.rollouter.engine.port import MAX_WAITING, NO_VERSION, Generation, check_request
+from services.rollouter.engine.served_model import ServedModel, load_served_model
 from services.rollouter.engine.slot_forward import SlotForward, fits
 from services.rollouter.engine.slots import SlotTable
 from services.rollouter.engine.weight_swap import WeightSwap, release
@@ -50,7 +50,7 @@ class TransformersEngine:
         """Remember the config; `start` loads."""
         self._config = engine
         self._model_config = model
-        self._loaded: LoadedModel | None = None
+        self._loaded: ServedModel | None = None
         self._decode_loop: DecodeLoop | None = None
         self._swap: WeightSwap | None = None
         self._held: set[str] = set()
@@ -82,7 +82,7 @@ class TransformersEngine:
         return self._model.context_length
 
     @property
-    def _model(self) -> LoadedModel:
+    def _model(self) -> ServedModel:
         """The loaded model."""
         if self._loaded is None:
             raise UnavailableError("the engine is not started")
@@ -96,7 +96,7 @@ class TransformersEngine:
             if items and not event_loop.is_closed():
                 event_loop.call_soon_threadsafe(_hand_out, items)
 
-        self._loaded = await asyncio.to_thread(load_model, self._model_config, self._config)
+        self._loaded = await asyncio.to_thread(load_served_model, self._model_config, self._config)
         forward = await asyncio.to_thread(self._choose_forward, self._loaded)
         self._swap = WeightSwap(self._loaded.model)
         self._decode_loop = DecodeLoop(
@@ -115,7 +115,7 @@ class TransformersEngine:
         )
         self._decode_loop.start()
 
-    def _choose_forward(self, loaded: LoadedModel) -> Forward:
+    def _choose_forward(self, loaded: ServedModel) -> Forward:
         """The fastest passes that give the model's own numbers; one sequence at a time always does."""
         if self._config.deterministic:
             return SequentialForward(loaded.model)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from services.common.errors import ConfigError, InternalError, InvalidInputError
+from services.common.model_folder import load_model_folder
 from services.trainer.backend.port import BackendState, PolicyWeights, StepMetrics, TrainingRow
 from services.trainer.batching import MicroBatch, check_rows, collate, plan_micro_batches, sampled_logprobs
 from services.trainer.export import export_model
 from services.trainer.loss import LossTerms, ppo_clip_loss
-from services.trainer.model_folder import load_model_folder
 from services.trainer.schedule import learning_rate_at
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class LearnerSettings:
     """CPU threads of PyTorch in this process; part of what makes results repeatable."""
     device: str = "cpu"
     """`cpu` or `cuda`."""
+    trust_remote_code: bool = False
+    """Lets the model folder run its own Python code."""
 
 
 class LocalBackend:
@@ -95,7 +97,7 @@ class LocalBackend:
         torch.set_num_threads(settings.num_threads)
         self._settings = settings
         self._device = torch.device(settings.device)
-        loaded = load_model_folder(folder)
+        loaded = load_model_folder(folder, trust_remote_code=settings.trust_remote_code)
         self._tokenizer = loaded.tokenizer
         self._model = loaded.model.to(self._device, torch.float32).eval()
         self._vocab_size = self._model.get_input_embeddings().weight.shape[0]

@@ -2,8 +2,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from services.common.model_folder import load_model_folder
 from services.trainer.export import export_model, replace_folder
-from services.trainer.model_folder import load_model_folder
 from tests.unit.trainer.learning_models import tiny_folder
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from services.common.errors import ConfigError
-from services.trainer.model_folder import load_model_folder
+from services.common.model_folder import load_model_folder
 from services.trainer.warm_start import WarmStartSettings, expected_pass_rate, prepare_warm_start, wrong_answer
 from tests.unit.trainer.learning_models import SHAPE
 

@@ -1,7 +1,4 @@
-"""Loads a model folder or hub name: weights, tokenizer, end tokens, context length.
-
-Owns what transformers needs to be told, and turns its failures into one sentence for the user.
-"""
+"""What an engine serves: weights where they run, a tokenizer reduced to what it needs, end tokens, context length."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from services.common.errors import ConfigError
+from services.common.model_folder import find_model_folder, load_model_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
 class ChatTokenizer:
     """A transformers tokenizer reduced to what an engine needs. `decode` may be called from another thread.
 
-    Example: `ChatTokenizer(AutoTokenizer.from_pretrained(path)).render((Message(role="user", content="hi"),))`.
+    Example: `ChatTokenizer(load_tokenizer(folder)).render((Message(role="user", content="hi"),))`.
     """
 
     def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401 (transformers ships no types)
@@ -43,9 +39,7 @@ class ChatTokenizer:
         return end_id
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Chat messages as ids with the opening of the assistant's turn; plain text where there is no template."""
-        if not self._tokenizer.chat_template:
-            return self.encode("\n".join(message.content for message in messages))
+        """Chat messages as ids with the opening of the assistant's turn."""
         chat = [{"role": message.role, "content": message.content} for message in messages]
         ids = self._tokenizer.apply_chat_template(chat, tokenize=True, add_generation_prompt=True, return_dict=False)
         return tuple(int(token) for token in ids)
@@ -61,11 +55,11 @@ class ChatTokenizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoadedModel:
-    """What a model folder holds."""
+class ServedModel:
+    """A model that is ready to decode."""
 
     model: PreTrainedModel
-    """The weights, in evaluation mode, where they will run."""
+    """The weights, in evaluation mode, where they run."""
     tokenizer: ChatTokenizer
     """Its tokenizer."""
     end_ids: tuple[int, ...]
@@ -74,41 +68,21 @@ class LoadedModel:
     """Most tokens of a sequence."""
 
 
-def load_tokenizer(model: ModelSection) -> ChatTokenizer:
-    """Load the tokenizer alone.
-
-    Raises:
-        ConfigError: there is none that transformers can load.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(f"model.path is {model.path!r}: its tokenizer does not load: {error}") from error
-    return ChatTokenizer(tokenizer)
-
-
-def load_model(model: ModelSection, engine: EngineSection) -> LoadedModel:
+def load_served_model(model: ModelSection, engine: EngineSection) -> ServedModel:
     """Load weights and tokenizer.
 
     Raises:
-        ConfigError: the folder does not hold a causal language model, or its context is unknown.
+        ConfigError: the folder is no usable model.
     """
     device, dtype = resolve_placement(engine)
-    try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            model.path, dtype=dtype, trust_remote_code=model.trust_remote_code
-        )
-    except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(
-            f"model.path is {model.path!r}: no causal language model that transformers loads: {error}"
-        ) from error
-    loaded = loaded.to(device).eval()
-    tokenizer = load_tokenizer(model)
-    return LoadedModel(
-        model=loaded,
+    folder = find_model_folder(model.path)
+    loaded = load_model_folder(folder, dtype=dtype, trust_remote_code=model.trust_remote_code)
+    tokenizer = ChatTokenizer(loaded.tokenizer)
+    return ServedModel(
+        model=loaded.model.to(device),
         tokenizer=tokenizer,
-        end_ids=_end_ids(loaded, tokenizer),
-        context_length=_context_length(loaded, engine.max_context),
+        end_ids=_end_ids(loaded.model, tokenizer),
+        context_length=min(loaded.max_context_tokens, engine.max_context or loaded.max_context_tokens),
     )
 
 
@@ -130,11 +104,3 @@ def _end_ids(model: PreTrainedModel, tokenizer: ChatTokenizer) -> tuple[int, ...
     if configured is None:
         return () if tokenizer.end_id is None else (tokenizer.end_id,)
     return (configured,) if isinstance(configured, int) else tuple(configured)
-
-
-def _context_length(model: PreTrainedModel, wanted: int) -> int:
-    """The smaller of what the model can and what is wanted."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if not limit and not wanted:
-        raise ConfigError("the model names no context length; set engine.max_context")
-    return min(length for length in (limit, wanted) if length)

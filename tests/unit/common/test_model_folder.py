@@ -1,12 +1,21 @@
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 from transformers import MambaConfig
 
 from services.common.errors import ConfigError
-from services.trainer.model_folder import check_model_folder, context_length, load_model_folder, load_tokenizer
+from services.common.model_folder import (
+    check_model_folder,
+    context_length,
+    find_model_folder,
+    load_model_folder,
+    load_tokenizer,
+)
 from tests.unit.trainer.learning_models import SHAPE, tiny_folder
 
 
@@ -85,3 +94,26 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
 def test_a_config_without_a_context_length_is_refused():
     with pytest.raises(ConfigError, match="max_position_embeddings"):
         context_length(MambaConfig())
+
+
+def test_a_folder_is_found_without_asking_the_hub():
+    assert find_model_folder(str(tiny_folder())) == tiny_folder().resolve()
+
+
+@pytest.mark.parametrize("path", ["./no/such/folder", "/no/such", "nowhere", "a/b/c"])
+def test_what_is_no_folder_and_no_hub_name_is_refused_at_once(path):
+    with pytest.raises(ConfigError, match="is not a folder"):
+        find_model_folder(path)
+
+
+def test_a_hub_that_cannot_be_reached_is_one_sentence():
+    code = (
+        "from services.common.model_folder import find_model_folder\n"
+        "try:\n    find_model_folder('nobody/nothing')\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=offline, capture_output=True, text=True, check=True, timeout=50
+    )
+    assert "ConfigError model.path 'nobody/nothing' is no folder here and cannot be fetched from the hub" in done.stdout
