@@ -21,6 +21,8 @@ class StoredTask:
 
     task_id: TaskId
     """Unique in the run and partition."""
+    partition: Partition
+    """The stream it says it belongs to."""
     sequence: int
     """Position in the order, >= 0."""
     group_size: int

@@ -226,6 +226,7 @@ def _lease_ids(wire: Any) -> list[LeaseId]:  # noqa: ANN401 - a repeated field
 def _stored_task(wire: task_pb2.Task) -> StoredTask:
     return StoredTask(
         task_id=TaskId(wire.task_id),
+        partition=partition_from_proto(wire.partition),
         sequence=wire.sequence,
         group_size=wire.group_size,
         body=wire.SerializeToString(deterministic=True),

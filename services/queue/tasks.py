@@ -57,7 +57,7 @@ class Tasks:
             ConflictError: an id or a sequence number is taken by another task; nothing was added.
             RunFinishedError: the run has ended.
         """
-        _check_tasks(tasks)
+        _check_tasks(tasks, partition)
         bodies = {body_key(run_id, partition, task.task_id, task.content): task.body for task in tasks}
         words: list[str | int] = []
         for task in tasks:
@@ -151,13 +151,17 @@ def check_wait(wait_seconds: float) -> None:
         raise InvalidInputError(f"wait_seconds is {wait_seconds}; use 0 to {MAX_WAIT_SECONDS:g}")
 
 
-def _check_tasks(tasks: Sequence[StoredTask]) -> None:
+def _check_tasks(tasks: Sequence[StoredTask], partition: Partition) -> None:
     if len(tasks) > _MAX_TASKS:
         raise InvalidInputError(f"{len(tasks)} tasks in one call; send at most {_MAX_TASKS}")
     last = -1
     ids: set[TaskId] = set()
     for task in tasks:
         check_id(task.task_id, "task_id")
+        if task.partition is not partition:
+            raise InvalidInputError(
+                f"task {task.task_id} is of partition {task.partition} in a call for {partition}; send them apart"
+            )
         if task.group_size < 1:
             raise InvalidInputError(f"group_size of task {task.task_id} is {task.group_size}; use at least 1")
         if task.sequence <= last:

@@ -32,9 +32,12 @@ SETTINGS = RunSettings(
 )
 
 
-def stored_task(sequence: int, *, group_size: int = 2, body: bytes = b"") -> StoredTask:
+def stored_task(
+    sequence: int, *, group_size: int = 2, body: bytes = b"", partition: Partition = Partition.TRAIN
+) -> StoredTask:
     return StoredTask(
         task_id=TaskId(f"{sequence:08d}"),
+        partition=partition,
         sequence=sequence,
         group_size=group_size,
         body=body or f"body of {sequence}".encode(),
@@ -68,7 +71,7 @@ class Driver:
         self.version = version
 
     async def feed(self, *sequences, partition=Partition.TRAIN, group_size=2, tasks=None, **options):
-        tasks = tasks or [stored_task(sequence, group_size=group_size) for sequence in sequences]
+        tasks = tasks or [stored_task(at, group_size=group_size, partition=partition) for at in sequences]
         return await self.store.tasks.enqueue(self.run_id, tasks, epoch=self.epoch, partition=partition, **options)
 
     async def lease(self, max_members=1, version=None, **options):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from services.common.types import Partition
-from tests.unit.queue.driver import stored_task
 
 
 async def test_a_new_run_has_empty_and_balanced_accounts(driver):
@@ -44,8 +43,8 @@ async def test_depths_follow_a_group_through_the_queue(driver):
 
 async def test_partitions_have_accounts_of_their_own(driver):
     await driver.begin()
-    await driver.feed(tasks=[stored_task(0)])
-    await driver.feed(tasks=[stored_task(0), stored_task(1)], partition=Partition.VALIDATION)
+    await driver.feed(0)
+    await driver.feed(0, 1, partition=Partition.VALIDATION)
     assert (await driver.ledger()).tasks.fed == 1
     assert (await driver.ledger(Partition.VALIDATION)).tasks.fed == 2
     assert await driver.store.accounts.dead_letters(driver.run_id, Partition.TRAIN) == []

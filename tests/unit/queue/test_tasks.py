@@ -94,6 +94,7 @@ async def test_the_same_id_with_other_content_is_a_conflict_and_adds_nothing(dri
         ([replace(stored_task(0), task_id="a/b")], "task_id"),
         ([stored_task(0), replace(stored_task(1), task_id="00000000")], "twice"),
         ([stored_task(number) for number in range(5000)], "5000 tasks"),
+        ([stored_task(0, partition=Partition.VALIDATION)], "of partition validation in a call for train"),
     ],
 )
 async def test_tasks_that_can_never_work_are_refused(driver, tasks, message):
