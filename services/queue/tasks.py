@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from services.common.errors import ConflictError, InvalidInputError, RunFinishedError, UnavailableError
 from services.common.types import Enqueued, MemberKey, Partition, ReleaseReason, TaskId
 from services.queue.answers import expect_ok, status_of, text, texts
+from services.queue.bodies import Bodies
 from services.queue.keys import body_key, check_id, run_key
 from services.queue.records import StoredAssignment, StoredAssignments, parse_lease_id
 from services.queue.waiting import Topic
@@ -39,6 +40,7 @@ class Tasks:
         """Use the connection; wait for and tell of news."""
         self._redis = redis
         self._waiting = waiting
+        self._bodies = Bodies(redis)
 
     async def enqueue(
         self,
@@ -117,10 +119,9 @@ class Tasks:
 
     async def _with_bodies(self, run_id: RunId, rows: list[list[str]]) -> tuple[StoredAssignment, ...]:
         keys = [body_key(run_id, Partition(row[0]), TaskId(row[1]), row[8]) for row in rows]
-        names = list(dict.fromkeys(keys))
-        bodies = dict(zip(names, await self._redis.read(names), strict=True))
+        bodies = await self._bodies.read(keys)
         # A body is gone when its task has just ended; the lease then ends by itself.
-        return tuple(_assignment(row, body) for row, key in zip(rows, keys, strict=True) if (body := bodies[key]))
+        return tuple(_assignment(row, bodies[key]) for row, key in zip(rows, keys, strict=True) if key in bodies)
 
     async def extend(self, run_id: RunId, lease_ids: Sequence[LeaseId]) -> tuple[LeaseId, ...]:
         """Renew leases; returns those that are lost."""
