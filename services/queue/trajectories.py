@@ -65,8 +65,10 @@ class Trajectories:
             words += [key.partition, key.task_id, key.attempt, key.member, issue]
             words += [reason, record.oldest_version, len(record.payload)]
         answer = await self._redis.run("put_trajectories", run_key(run_id), *words, before=payloads)
-        outcomes = texts(expect_ok(answer, run_id))
-        self._waiting.notify(run_id, Topic.GROUPS)
+        num_closed, *rows = expect_ok(answer, run_id)
+        outcomes = texts(rows)
+        if num_closed:
+            self._waiting.notify(run_id, Topic.GROUPS)
         if PutOutcome.REISSUED in outcomes:
             self._waiting.notify(run_id, Topic.TASKS)
         return outcomes

@@ -1,6 +1,7 @@
 -- Puts finished or failed members, each on its own. The payloads were written before, under the lease's name.
 -- ARGV per record: partition, task, attempt, member, issue, failure reason or '', oldest version, payload bytes.
--- Returns an outcome per record: accepted, duplicate, reissued, given_up, or missing (the payload has to be sent again).
+-- Returns how many groups were closed, and an outcome per record: accepted, duplicate, reissued, given_up, or missing
+-- (the payload has to be sent again).
 local run, refusal = admit()
 if not run then
   return refusal
@@ -61,7 +62,7 @@ local function put_failure(p, group, member, record, put)
   return 'reissued'
 end
 
-local answer = { 'ok' }
+local answer = { 'ok', 0 }
 for i = 1, #ARGV, 8 do
   local p = partition(ARGV[i])
   local task, attempt, member = ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
@@ -74,4 +75,5 @@ for i = 1, #ARGV, 8 do
   local step = put.reason == '' and put_result or put_failure
   answer[#answer + 1] = step(p, group, member, record, put)
 end
+answer[2] = num_closed
 return answer

@@ -160,11 +160,15 @@ local function dead_letter(p, group, now)
   end_group(p, group, 'dead_lettered')
 end
 
+-- Groups that this script closed.
+local num_closed = 0
+
 -- Ends the open state once each member is put or given up.
 local function close_if_complete(p, run, group, now)
   if group.done + group.given_up < group.size then
     return
   end
+  num_closed = num_closed + 1
   if group.done == 0 then
     return dead_letter(p, group, now)
   end
