@@ -1,8 +1,7 @@
 """A short supervised warm start: the tiny model learns what an answer looks like, and is unsure which one is right.
 
 Owns the recipe and the cache of built models. Two phases: the model first learns question and answer; then it is
-trained on answers of which more and more are another question's, which blurs what it knows until it is right only now
-and then.
+trained on answers of which most are another question's, which blurs what it knows until it is right only now and then.
 What is left is the usual start of reinforcement: the format holds, the right answer is among the likely ones, and
 sampling finds it too rarely. Guarantees that the pass rate is measured, not assumed (exactly, by teacher forcing: the
 probability that a sample at temperature 1 is the right answer and then the end token), that it is at most
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RECIPE = 2
+RECIPE = 1
 """Part of the cache key; grows when this code would build another model from the same settings."""
 IGNORED = -100
 """Target that cross-entropy leaves out."""
@@ -51,8 +50,6 @@ WARMUP_STEPS = 10
 """Optimiser steps of rising learning rate at the start of each phase."""
 BLUR_RATE_SHARE = 0.1
 """The second phase's learning rate is this share of the first's: it must blur what was learnt, not wipe it out."""
-BLUR_RAMP_STEPS = 200
-"""Steps over which the share of wrong answers rises: contradicted all at once, a sure model forgets what it knew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,7 @@ class WarmStartSettings:
     learn_to_pass_rate: float = 0.95
     """The first phase, on right answers only, stops as soon as the held-out pass rate is at least this."""
     wrong_share: float = 0.75
-    """Share of the second phase's answers that are another question's, in [0, 1); rises to this over the phase."""
+    """Share of the second phase's answers that are another question's, in [0, 1)."""
     stop_at_pass_rate: float = 0.3
     """The second phase stops as soon as the held-out pass rate is at most this."""
     max_pass_rate: float = 0.4
@@ -259,8 +256,7 @@ class _WarmStart:
     ) -> float:
         pass_rate = 0.0
         for step in range(1, self.settings.max_steps + 1):
-            ramp = min(1.0, step / BLUR_RAMP_STEPS)
-            loss = self._step(wrong_share * ramp, rate_share * self._rate(step))
+            loss = self._step(wrong_share, rate_share * self._rate(step))
             if step % measure_every and step != self.settings.max_steps:
                 continue
             pass_rate = expected_pass_rate(self.model, self.tokenizer, self.held_out_pairs)
