@@ -1,6 +1,6 @@
 -- Rebuilds the run's truth from the trainer's checkpoint.
--- ARGV: epoch, commit number, first open sequence, policy version, consumed, filtered, dropped, then each ended sequence
--- at or above the first open one.
+-- ARGV: epoch, commit number, first open sequence, policy version, consumed, filtered, dropped, then each ended
+-- sequence at or above the first open one.
 local run, refusal = admit(ARGV[1])
 if not run then
   return refusal

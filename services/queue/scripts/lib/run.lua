@@ -65,7 +65,8 @@ end
 --   ended    set    sequences ended above the low-water mark
 --   consumed zset   task/attempt by commit number: what was trained on lately (bounded)
 --   dead     list   JSON of dead-lettered groups, newest first (bounded)
---   state    hash   low_water, data_ended, fresh_members, bytes, leased_bytes, wanted (groups a waiting LeaseBatch needs)
+--   state    hash   low_water, data_ended, fresh_members, bytes, leased_bytes,
+--                  wanted (groups that a waiting LeaseBatch needs)
 --   batch    hash   id, epoch, tasks: the newest batch lease, so that its retry is answered the same
 --   ledger   hash   counters of what ended where
 local function partition(name)
