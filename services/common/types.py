@@ -220,12 +220,16 @@ class TokenRow:
     """Which version sampled which tokens; covers exactly the tokens whose mask is 1."""
 
 
+MAX_ABS_REWARD = 1e6
+"""Largest reward in size: beyond it float32 has no room left for the differences that an advantage is made of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """What the reward service said of a trajectory."""
 
     reward: float
-    """The number that enters the advantage; finite."""
+    """The number that enters the advantage; within `MAX_ABS_REWARD` of 0."""
     parts: dict[str, float]
     """Named components of the reward."""
     scorer: str

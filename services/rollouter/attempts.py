@@ -6,7 +6,6 @@ whatever its agent loop raises stays here.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import structlog
 
 from services.common.errors import HeadraceError
 from services.common.telemetry import names, trace
-from services.common.types import FailedMember, Failure, FailureReason, ScoreRequest, Trajectory
+from services.common.types import MAX_ABS_REWARD, FailedMember, Failure, FailureReason, ScoreRequest, Trajectory
 from services.rollouter.agents.port import AttemptFailedError
 
 if TYPE_CHECKING:
@@ -124,8 +123,13 @@ class AttemptRunner:
                 failure = self.explain(error) if isinstance(error, HeadraceError) else _unexpected(error)
                 span.set_attribute(names.FAILURE_REASON, failure.reason)
                 raise AttemptFailedError(failure) from error
-            if not math.isfinite(score.reward):
-                message = f"scorer {score.scorer!r} gave {score.reward}; a reward is a finite number"
+            # Written so that NaN is refused too.
+            if not abs(score.reward) <= MAX_ABS_REWARD:
+                message = (
+                    f"scorer {score.scorer!r} gave {score.reward:g}; a reward is a number from {-MAX_ABS_REWARD:g} "
+                    f"to {MAX_ABS_REWARD:g}"
+                )
+                span.set_attribute(names.FAILURE_REASON, FailureReason.REWARD_ERROR)
                 raise AttemptFailedError(Failure(reason=FailureReason.REWARD_ERROR, message=message))
             span.set_attribute(names.REWARD, score.reward)
             span.set_attribute(names.SCORER, score.scorer)

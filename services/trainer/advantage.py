@@ -1,7 +1,7 @@
 """Advantages: how much better a trajectory was than the others of its group.
 
 Owns the formulas and nothing else: numbers in, numbers out. Guarantees that a group without a difference in reward
-gives exactly 0 for every member, whatever rounding its rewards carry.
+gives exactly 0 for every member, whatever rounding its rewards carry, and that no advantage overflows float32.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from services.common.errors import ConfigError, InvalidInputError
+from services.common.types import MAX_ABS_REWARD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,18 +31,22 @@ def grpo_advantages(rewards: Sequence[float], *, norm_by_std: bool = True) -> li
     (arXiv:2503.20783), section 3.2.
 
     Args:
-        rewards: one per member, finite; groups may have any size.
+        rewards: one per member, within `MAX_ABS_REWARD` of 0; groups may have any size.
         norm_by_std: whether to divide by the group's standard deviation.
 
     Returns:
         One advantage per member, in the same order; all 0 for a group of one and for equal rewards.
 
     Raises:
-        InvalidInputError: a reward is not finite.
+        InvalidInputError: a reward is no number or too large.
     """
     for index, reward in enumerate(rewards):
-        if not math.isfinite(reward):
-            raise InvalidInputError(f"reward {index} of the group is {reward}; rewards must be finite")
+        # The rollouter refuses such a reward; here it would end as a weight that is no number. NaN fails the test too.
+        if not abs(reward) <= MAX_ABS_REWARD:
+            raise InvalidInputError(
+                f"reward {index} of the group is {reward:g}; rewards lie between {-MAX_ABS_REWARD:g} and "
+                f"{MAX_ABS_REWARD:g}"
+            )
     if not has_signal(rewards):
         return [0.0] * len(rewards)
     mean = math.fsum(rewards) / len(rewards)
@@ -75,7 +80,7 @@ def group_advantages(
 
     Raises:
         ConfigError: the estimator has no such name.
-        InvalidInputError: a reward is not finite.
+        InvalidInputError: a reward is no number or too large.
     """
     if estimator not in ESTIMATORS:
         raise ConfigError(f"algorithm.advantage is {estimator!r}; use one of {', '.join(ESTIMATORS)}")

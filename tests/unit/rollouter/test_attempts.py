@@ -60,10 +60,17 @@ async def test_a_missing_score_is_a_named_failure_and_never_a_reward(error, reas
     assert result.failure.reason is reason
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-async def test_a_reward_that_is_no_number_is_a_failure(reward):
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1.7e308, -1e39])
+async def test_a_reward_that_is_no_number_or_beyond_its_bound_is_a_failure_that_says_so(reward):
     result = await attempt(scorer=FakeScorer(reward=reward))
     assert result.failure.reason is FailureReason.REWARD_ERROR
+    assert f"gave {reward:g}" in result.failure.message
+    assert "from -1e+06 to 1e+06" in result.failure.message
+
+
+@pytest.mark.parametrize("reward", [1e6, -1e6])
+async def test_a_reward_at_its_bound_is_a_reward(reward):
+    assert (await attempt(scorer=FakeScorer(reward=reward))).score.reward == reward
 
 
 async def test_an_agent_that_raises_is_an_agent_error():

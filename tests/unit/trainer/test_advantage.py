@@ -1,8 +1,10 @@
 import math
 
+import numpy as np
 import pytest
 
 from services.common.errors import ConfigError, InvalidInputError
+from services.common.types import MAX_ABS_REWARD
 from services.trainer.advantage import group_advantages, grpo_advantages, has_signal
 
 
@@ -22,7 +24,7 @@ def test_grpo_without_normalisation_is_the_distance_from_the_mean():
         [1.0, 1.0, 1.0],
         [0.1 + 0.2, 0.3, 0.3],
         [1 / 3, 0.33333334, 0.33333334],
-        [1e9, 1e9 * (1 + 1e-12)],
+        [1e6 * (1 - 1e-12), 1e6],
         [0.7],
         [],
     ],
@@ -46,8 +48,16 @@ def test_advantages_of_a_group_sum_to_zero():
     assert sum(grpo_advantages([0.1, 0.7, 0.2, 0.9, 0.9])) == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_reward_that_is_not_finite_is_refused(bad):
+@pytest.mark.parametrize("norm_by_std", [True, False])
+def test_the_largest_rewards_give_advantages_that_float32_holds(norm_by_std):
+    rewards = [MAX_ABS_REWARD, -MAX_ABS_REWARD, MAX_ABS_REWARD, 0.0]
+    found = np.array(grpo_advantages(rewards, norm_by_std=norm_by_std), dtype=np.float32)
+    assert np.isfinite(found).all()
+    assert found[0] > 0 > found[1]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1.7e308, -1e39, 1.1e6])
+def test_a_reward_that_is_no_number_or_too_large_is_refused(bad):
     with pytest.raises(InvalidInputError, match="reward 1 of the group"):
         grpo_advantages([0.0, bad])
 
