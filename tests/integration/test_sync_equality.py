@@ -116,8 +116,7 @@ async def plain_loop(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]
                 group.append((completion_row(request.prompt_ids, generation), score(generation.text)))
             advantages = grpo_advantages([reward for _, reward in group], norm_by_std=True)
             rows += [
-                TrainingRow(row=row, advantage=advantage)
-                for (row, _), advantage in zip(group, advantages, strict=True)
+                TrainingRow(row=row, advantage=advantage) for (row, _), advantage in zip(group, advantages, strict=True)
             ]
         await asyncio.to_thread(backend.step, rows)
     await engine.stop()
@@ -152,9 +151,7 @@ async def run_services(folder: Path, redis_url: str, *, name: str, replicas: int
     ):
         config = make_config(folder, name, queue=queue, reward=reward, trainer=trainer)
         model = resolve_model(config, load_data(config, folder=folder), progress=lambda _: None)
-        config = config.model_copy(
-            update={"model": config.model.model_copy(update={"path": str(model), "build": ""})}
-        )
+        config = config.model_copy(update={"model": config.model.model_copy(update={"path": str(model), "build": ""})})
         async with asyncio.TaskGroup() as group:
             settings = trainer_config(config, environment={})
             await started(group, serve_trainer, settings, announce=lambda _: None)

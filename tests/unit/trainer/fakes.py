@@ -128,9 +128,7 @@ class FakeQueue:
             finished=self.finished,
         )
 
-    async def enqueue_tasks(
-        self, tasks, *, epoch, partition, end_of_data=False, pinned_version=None, num_filtered=0
-    ):
+    async def enqueue_tasks(self, tasks, *, epoch, partition, end_of_data=False, pinned_version=None, num_filtered=0):
         self._admit(epoch)
         if self.finished:
             raise RunFinishedError("the run has finished")
@@ -194,9 +192,7 @@ class FakeQueue:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def lease_batch(
-        self, *, epoch, partition, num_groups, use_version, wait_seconds, request_id, max_bytes=0
-    ):
+    async def lease_batch(self, *, epoch, partition, num_groups, use_version, wait_seconds, request_id, max_bytes=0):
         try:
             async with asyncio.timeout(wait_seconds):
                 while not (found := self._lease(epoch, partition, num_groups, use_version, request_id)).groups:
@@ -486,6 +482,4 @@ def make_trainer(config, queue, *, rows=None, held_out=()) -> Trainer:
         announce=lines.append,
     )
     loop = TrainingLoop(parts, config=config, run_settings=run_settings(config))
-    return Trainer(
-        loop=loop, backend=backend, shelf=shelf, status=status, link=link, lines=lines, directory=directory
-    )
+    return Trainer(loop=loop, backend=backend, shelf=shelf, status=status, link=link, lines=lines, directory=directory)
