@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from services.common.errors import HeadraceError
@@ -14,6 +15,7 @@ from services.common.types import RunId
 from services.launcher.log_file import LogFile
 from services.launcher.process import REDIS_URL_VARIABLE, Command
 from services.launcher.redis_server import ping
+from services.launcher.run_directory import newest_step
 from services.launcher.supervisor import EndKind, Service, ServiceEnd, SupervisedService
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class Fleet:
             "trainer",
             threads=plan.config.trainer.threads,
             final_codes=frozenset({TRAINER_DONE, TRAINER_CANNOT_GO_ON}),
+            progress=partial(newest_step, plan.directory.path),
             on_line=on_trainer_line,
         )
         self.rollouters = [
@@ -211,6 +214,7 @@ class Fleet:
         environment: dict[str, str] | None = None,
         final_codes: frozenset[int] = frozenset(),
         confirm_end: Callable[[], Awaitable[bool]] | None = None,
+        progress: Callable[[], int] | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> SupervisedService:
         """Describe one service."""
@@ -237,6 +241,7 @@ class Fleet:
             probe=health_probe(address or getattr(self._plan.config, module).address),
             final_codes=final_codes,
             confirm_end=confirm_end,
+            progress=progress,
             on_line=on_line,
         )
         return SupervisedService(service, report=self._report)

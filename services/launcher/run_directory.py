@@ -7,9 +7,12 @@ folder keeps a second launcher out of a run that is still going on.
 from __future__ import annotations
 
 import fcntl
+import json
+import os
 import re
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -23,6 +26,7 @@ _RUN_ID_FILE = "run_id"
 _LOCK_FILE = ".lock"
 _SUFFIX_BYTES = 3
 _MAX_NAME_LENGTH = 64
+_METRICS_TAIL_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,6 +100,25 @@ def read_run_id(path: Path) -> str:
         return (path / _RUN_ID_FILE).read_text(encoding="utf-8").strip()
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{path} is no run directory; give one that `headrace run` made, such as runs/NAME") from None
+
+
+def newest_step(path: Path) -> int:
+    """Largest step among the last lines of a run's `metrics.jsonl`; 0 before the first.
+
+    Steps that a crash undid are written again under the same number, so the largest only grows while the run gets on.
+    """
+    try:
+        with (path / "metrics.jsonl").open("rb") as file:
+            file.seek(-min(_METRICS_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return 0
+    newest = 0
+    for line in lines:
+        # The first line may lack its beginning, and a kill may have cut another.
+        with suppress(ValueError, KeyError, TypeError):
+            newest = max(newest, json.loads(line)["step"])
+    return newest
 
 
 def _stem(config_path: Path) -> str:

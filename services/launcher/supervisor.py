@@ -4,11 +4,13 @@
        |           |
        |           `-> ENDED     its exit status says that its work is done or that it cannot go on
        |-> ENDED                 it refused its configuration before it ever served
-       `-> ENDED                 it died too often (`RestartPolicy`)
+       `-> ENDED                 it died too often, or in vain (`RestartPolicy`)
     any state -> ENDED           `stop` or `kill` was called
 
 A service counts as serving once its probe succeeds; one without a probe, once it has lived for
-`RestartPolicy.settle_seconds`. Redis and the four services are watched by the same rules.
+`RestartPolicy.settle_seconds`. Redis and the four services are watched by the same rules. A service that comes up, dies
+by the same error and comes up again would do so for ever: deaths by its own error count in a row until it has got on,
+by its own measure of progress if it has one, else by the time that it served.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ EXIT_BAD_INPUT = 2
 
 _PROBE_SECONDS = 0.2
 _PROBE_INTERVAL_SECONDS = 3.0
-_MESSAGE_LINES = 5
+_MESSAGE_CHARACTERS = 500
+_SIGNALS_FROM_OUTSIDE = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 
 
 class ServiceState(StrEnum):
@@ -80,13 +83,17 @@ class RestartPolicy:
     max_pause_seconds: float = 5.0
     """The pause doubles with every death in a row up to this."""
     settle_seconds: float = 15.0
-    """A service that lived so long has started well: the row of deaths begins anew."""
+    """A service that lived so long has started well: the row of deaths without serving begins anew."""
+    steady_seconds: float = 60.0
+    """A service without a measure of progress that served for so long has got on: the row of errors begins anew."""
+    max_errors_in_a_row: int = 5
+    """Deaths by its own error without having got on in between, after which it is given up."""
     max_deaths_in_a_row: int = 5
     """Deaths without having served in between, after which it is given up."""
     max_kills_in_a_row: int = 10
     """The same for deaths by SIGKILL from outside, which are seldom the service's own fault."""
     max_restarts: int = 20
-    """Restarts within the window, after which it is given up."""
+    """Restarts within the window, or without any progress where it is measured, after which it is given up."""
     window_seconds: float = 120.0
     """The window."""
     start_seconds: float = 180.0
@@ -111,6 +118,8 @@ class Service:
     """Exit statuses after which it is not started again."""
     confirm_end: Callable[[], Awaitable[bool]] | None = None
     """Asked whether a final exit status really is the end; None believes it."""
+    progress: Callable[[], int] | None = None
+    """How far its work has got, a number that only grows while it gets on; read at every death. None goes by time."""
     on_line: Callable[[str], None] | None = None
     """Told of every line on its standard output."""
 
@@ -137,6 +146,10 @@ class SupervisedService:
         self._ended = asyncio.Event()
         self._restart_times: deque[float] = deque()
         self._deaths_in_a_row = 0
+        self._num_vain_deaths = 0
+        self._num_vain_errors = 0
+        self._serving_since = 0.0
+        self._furthest = service.progress() if service.progress else 0
         self._served = False
         self._hung = False
 
@@ -250,28 +263,57 @@ class SupervisedService:
             return ServiceEnd(kind=EndKind.DONE, code=code)
         now = asyncio.get_running_loop().time()
         self._deaths_in_a_row = 1 if self._served else self._deaths_in_a_row + 1
+        is_error = self._hung or (code != 0 and code not in _SIGNALS_FROM_OUTSIDE)
+        self._count_in_vain(now, is_error=is_error)
         while self._restart_times and self._restart_times[0] < now - self._policy.window_seconds:
             self._restart_times.popleft()
         if code == EXIT_BAD_INPUT and not self._served and self.num_restarts == 0:
             return self._given_up(code, "refused to start")
-        from_outside = code == -signal.SIGKILL and not self._hung
-        limit = self._policy.max_kills_in_a_row if from_outside else self._policy.max_deaths_in_a_row
-        if self._deaths_in_a_row >= limit:
-            return self._given_up(code, f"died {self._deaths_in_a_row} times without ever serving in between")
+        in_vain = self._in_vain(is_killed=code == -signal.SIGKILL and not self._hung)
+        if in_vain:
+            return self._given_up(code, in_vain)
         if len(self._restart_times) >= self._policy.max_restarts:
             num_deaths = len(self._restart_times) + 1
             return self._given_up(code, f"died {num_deaths} times in {self._policy.window_seconds:g} s")
         self._restart_times.append(now)
         return None
 
+    def _count_in_vain(self, now: float, *, is_error: bool) -> None:
+        """Count a death, beginning anew when the service had got on since the one before."""
+        if self.service.progress is None:
+            got_on = self._served and now - self._serving_since >= self._policy.steady_seconds
+        else:
+            reached = self.service.progress()
+            got_on = reached > self._furthest
+            self._furthest = max(reached, self._furthest)
+        if got_on:
+            self._num_vain_deaths = self._num_vain_errors = 0
+        self._num_vain_deaths += 1
+        self._num_vain_errors += is_error
+
+    def _in_vain(self, *, is_killed: bool) -> str:
+        """Say why another start would be in vain; empty when it may help."""
+        policy = self._policy
+        limit = policy.max_kills_in_a_row if is_killed else policy.max_deaths_in_a_row
+        if self._deaths_in_a_row >= limit:
+            return f"died {self._deaths_in_a_row} times without ever serving in between"
+        measured = self.service.progress is not None
+        since = "without getting any further" if measured else f"without serving {policy.steady_seconds:g} s in between"
+        if self._num_vain_errors >= policy.max_errors_in_a_row:
+            return f"died {self._num_vain_errors} times by its own error {since}"
+        # Whoever kills it from outside, such as the kernel for want of memory, would do so for ever.
+        if measured and self._num_vain_deaths > policy.max_restarts:
+            return f"died {self._num_vain_deaths} times {since}"
+        return ""
+
     def _given_up(self, code: int, what: str) -> ServiceEnd:
-        """Word the end of a service that cannot be kept running."""
-        tail = [line for line in self.service.log.tail if line.strip()][-_MESSAGE_LINES:]
-        lines = "".join(f"\n  {line[:500]}" for line in tail)
-        message = f"{self.name} {what} ({describe_exit(code)}); see {self.service.log.path}"
-        if lines:
-            message = f"{message}; its last lines:{lines}"
-        return ServiceEnd(kind=EndKind.GAVE_UP, code=code, message=message)
+        """Word the end of a service that cannot be kept running, in one sentence."""
+        message = f"{self.name} {what} ({describe_exit(code)})"
+        # A frame of a traceback's tree has no letters and says nothing.
+        said = next((line for line in reversed(self.service.log.tail) if any(map(str.isalpha, line))), "")
+        if said:
+            message = f"{message}; it said last: {said.strip(' |')[:_MESSAGE_CHARACTERS]}"
+        return ServiceEnd(kind=EndKind.GAVE_UP, code=code, message=f"{message}; log: {self.service.log.path}")
 
     async def _pause(self, code: int) -> None:
         """Wait before a restart; a wish to stop ends the wait."""
@@ -293,6 +335,8 @@ class SupervisedService:
 
     def _set_serving(self) -> None:
         """Note that the service serves."""
+        if not self._served:
+            self._serving_since = asyncio.get_running_loop().time()
         self._served = True
         self._set_state(ServiceState.SERVING)
 

@@ -74,6 +74,15 @@ def test_services_know_their_run_their_parent_and_their_threads(tmp_path):
     directory.close()
 
 
+def test_only_the_trainer_has_a_measure_of_progress(tmp_path):
+    fleet, directory = _fleet(tmp_path)
+    assert [one.name for one in fleet.all if one.service.progress] == ["trainer"]
+    assert fleet.trainer.service.progress() == 0
+    (directory.path / "metrics.jsonl").write_text('{"step": 4, "loss": 0.1}\n')
+    assert fleet.trainer.service.progress() == 4
+    directory.close()
+
+
 async def test_nobody_serves_where_nobody_listens():
     assert not await health_probe(f"127.0.0.1:{free_port()}")()
 

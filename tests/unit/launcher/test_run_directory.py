@@ -6,7 +6,7 @@ import pytest
 
 from services.common.config import RunConfig
 from services.common.errors import ConfigError
-from services.launcher.run_directory import open_run_directory, read_run_id
+from services.launcher.run_directory import newest_step, open_run_directory, read_run_id
 
 
 def _config(tmp_path, **run):
@@ -83,3 +83,18 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
         _open(_config(tmp_path / "file", name="first"))
+
+
+def test_the_newest_step_only_grows_over_crashes_and_cut_lines(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    assert newest_step(tmp_path) == 0
+    metrics.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"step"')
+    assert newest_step(tmp_path) == 3
+    metrics.write_text('{"step": 1}\n{"step": 2}\n{"st\n{"step": 1}\n')
+    assert newest_step(tmp_path) == 2
+
+
+def test_the_newest_step_is_found_at_the_end_of_a_long_file(tmp_path):
+    lines = "".join(f'{{"step": {step}, "note": "{"x" * 100}"}}\n' for step in range(1, 2001))
+    (tmp_path / "metrics.jsonl").write_text(lines)
+    assert newest_step(tmp_path) == 2000

@@ -85,11 +85,53 @@ async def test_a_service_that_never_serves_is_given_up_with_its_last_words(tmp_p
 
 
 async def test_too_many_restarts_within_the_window_are_the_end(tmp_path):
-    supervised, reports = _supervised(tmp_path, "import time; time.sleep(0.3); raise SystemExit(1)", probe=_yes)
+    code = "import os, time; time.sleep(0.3); os.kill(os.getpid(), 9)"
+    supervised, reports = _supervised(tmp_path, code, probe=_yes)
     end = await supervised.run()
     assert end.kind is EndKind.GAVE_UP
     assert "dummy died 5 times in 60 s" in end.message
     assert len(reports) == 4
+
+
+_FAILS_AFTER_SERVING = "import time; print('up'); time.sleep(0.15); raise SystemExit('no room left')"
+
+
+async def test_errors_after_serving_for_a_short_while_are_counted_in_a_row(tmp_path):
+    policy = replace(_POLICY, max_errors_in_a_row=3, max_restarts=100)
+    supervised, reports = _supervised(tmp_path, _FAILS_AFTER_SERVING, probe=_yes, policy=policy)
+    end = await supervised.run()
+    assert (end.kind, len(reports)) == (EndKind.GAVE_UP, 2)
+    assert end.message == (
+        "dummy died 3 times by its own error without serving 60 s in between (exit status 1); "
+        f"it said last: no room left; log: {tmp_path / 'dummy.log'}"
+    )
+
+
+async def test_serving_for_long_begins_the_row_of_errors_anew(tmp_path):
+    policy = replace(_POLICY, max_errors_in_a_row=2, max_restarts=3, steady_seconds=0.05)
+    supervised, _ = _supervised(tmp_path, _FAILS_AFTER_SERVING, probe=_yes, policy=policy)
+    assert "dummy died 4 times in 60 s" in (await supervised.run()).message
+
+
+async def test_errors_without_progress_are_the_end_however_long_it_served(tmp_path):
+    policy = replace(_POLICY, max_errors_in_a_row=3, max_restarts=100, steady_seconds=0.05)
+    reached = iter([0, 1, 2, 3])
+    supervised, reports = _supervised(
+        tmp_path, _FAILS_AFTER_SERVING, probe=_yes, policy=policy, progress=lambda: next(reached, 3)
+    )
+    end = await supervised.run()
+    # Three deaths after progress, the last of which is the first of the row.
+    assert (end.kind, len(reports)) == (EndKind.GAVE_UP, 4)
+    assert "died 3 times by its own error without getting any further" in end.message
+
+
+async def test_kills_from_outside_without_progress_end_at_a_larger_bound(tmp_path):
+    policy = replace(_POLICY, max_errors_in_a_row=2, max_restarts=3, window_seconds=0.01)
+    code = "import os, time; time.sleep(0.3); os.kill(os.getpid(), 9)"
+    supervised, reports = _supervised(tmp_path, code, probe=_yes, policy=policy, progress=lambda: 7)
+    end = await supervised.run()
+    assert (end.kind, len(reports)) == (EndKind.GAVE_UP, 3)
+    assert "dummy died 4 times without getting any further (killed by SIGKILL)" in end.message
 
 
 async def test_a_refused_configuration_is_not_tried_twice(tmp_path):
