@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from services.common.errors import InvalidInputError, ReconcileRequiredError, UnavailableError
-from services.common.types import GroupOutcome, MemberKey, Partition, TaskId
+from services.common.types import GroupOutcome, LeaseId, Partition, TaskId
 from services.queue.answers import expect_ok, status_of, text, texts
 from services.queue.keys import check_id, payload_key, run_key
 from services.queue.records import StoredBatch, StoredGroup
@@ -83,8 +83,7 @@ class Batches:
         keys: list[str] = []
         for row in rows:
             for member, issue in zip(row[_FIELDS::3], row[_FIELDS + 1 :: 3], strict=True):
-                key = MemberKey(partition=partition, task_id=TaskId(row[0]), attempt=int(row[1]), member=int(member))
-                keys.append(payload_key(run_id, key, int(issue)))
+                keys.append(payload_key(run_id, LeaseId(f"{partition}/{row[0]}/{row[1]}/{member}/{issue}")))
         payloads = iter(await self._redis.read(keys))
         return tuple(_group(row, [next(payloads) for _ in row[_FIELDS::3]]) for row in rows)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from services.common.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from services.common.types import MemberKey, Partition, RunId, TaskId
+    from services.common.types import LeaseId, Partition, RunId, TaskId
 
 RUNS_KEY = "hr:runs"
 """Set of run ids that may still have something to sweep; the only key outside of a run's slot."""
@@ -42,6 +42,7 @@ def body_key(run_id: RunId, partition: Partition, task_id: TaskId, content: str)
     return f"hr:{{{run_id}}}:{partition}:task:{task_id}/{content}"
 
 
-def payload_key(run_id: RunId, key: MemberKey, issue: int) -> str:
+def payload_key(run_id: RunId, lease_id: LeaseId) -> str:
     """Key of a trajectory as one lease produced it."""
-    return f"hr:{{{run_id}}}:{key.partition}:payload:{key.task_id}/{key.attempt}/{key.member}/{issue}"
+    partition, _, name = lease_id.partition("/")
+    return f"hr:{{{run_id}}}:{partition}:payload:{name}"

@@ -12,7 +12,8 @@ from services.common.types import LeaseId, MemberKey, Partition, TaskId
 if TYPE_CHECKING:
     from services.common.types import FailureReason
 
-_LEASE_ID_PARTS = 5
+_LEASE_ID_PARTS = 6
+_MAX_TOKEN_CHARACTERS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class StoredAssignment:
     """Which trajectory is wanted."""
     issue: int
     """How often this member was issued before in this attempt."""
+    token: str
+    """Tells this lease from one with the same number, given before the server lost or regained state."""
     min_version: int
     """Oldest policy version that may sample it."""
     body: bytes
@@ -56,7 +59,7 @@ class StoredAssignment:
     @property
     def lease_id(self) -> LeaseId:
         """Name of the lease."""
-        return format_lease_id(self.key, self.issue)
+        return format_lease_id(self.key, self.issue, self.token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,21 +126,27 @@ class StoredBatch:
     """Groups that are ready and were not handed out."""
 
 
-def format_lease_id(key: MemberKey, issue: int) -> LeaseId:
-    """Name the lease of an issue: the trajectory id and the issue."""
-    return LeaseId(f"{key}/{issue}")
+def format_lease_id(key: MemberKey, issue: int, token: str) -> LeaseId:
+    """Name the lease of an issue: the trajectory id, the issue and its token."""
+    return LeaseId(f"{key}/{issue}/{token}")
 
 
-def parse_lease_id(lease_id: LeaseId) -> tuple[MemberKey, int]:
-    """Take a lease id apart.
+def parse_lease_id(lease_id: LeaseId) -> tuple[MemberKey, str]:
+    """Take a lease id apart: the trajectory, and the issue with its token as scripts name it.
 
     Raises:
         InvalidInputError: it is none of ours.
     """
     parts = lease_id.split("/")
     known = {partition.value for partition in Partition}
-    if len(parts) != _LEASE_ID_PARTS or parts[0] not in known or not all(part.isdecimal() for part in parts[2:]):
+    if (
+        not lease_id.isascii()
+        or len(parts) != _LEASE_ID_PARTS
+        or parts[0] not in known
+        or not all(part.isdecimal() for part in parts[2:5])
+        or not (parts[5].isalnum() and len(parts[5]) <= _MAX_TOKEN_CHARACTERS)
+    ):
         raise InvalidInputError(f"lease_id is {lease_id[:200]!r}; use the one of the assignment")
-    attempt, member, issue = (int(part) for part in parts[2:])
+    attempt, member = int(parts[2]), int(parts[3])
     key = MemberKey(partition=Partition(parts[0]), task_id=TaskId(parts[1]), attempt=attempt, member=member)
-    return key, issue
+    return key, f"{parts[4]}/{parts[5]}"

@@ -6,6 +6,7 @@ gives it back; members are handed out in order of (sequence, member).
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from services.common.errors import ConflictError, InvalidInputError, RunFinishedError, UnavailableError
@@ -28,6 +29,7 @@ MAX_WAIT_SECONDS = 30.0
 """Longest long poll."""
 
 _MS = 1000
+_TOKEN_BYTES = 8
 _WRITE_TRIES = 3
 _MAX_MEMBERS = 4096
 _MAX_TASKS = 4096
@@ -108,20 +110,22 @@ class Tasks:
         )
 
     async def _lease_once(self, run_id: RunId, max_members: int, policy_version: int) -> StoredAssignments:
-        answer = await self._redis.run("lease_tasks", run_key(run_id), max_members, policy_version)
+        # Random, so that no lease is named as one before, whatever state the server lost or regained meanwhile.
+        token = secrets.token_hex(_TOKEN_BYTES)
+        answer = await self._redis.run("lease_tasks", run_key(run_id), max_members, policy_version, token)
         finished, wanted, lease_ms, *rows = expect_ok(answer, run_id)
         return StoredAssignments(
-            assignments=await self._with_bodies(run_id, [texts(row) for row in rows]),
+            assignments=await self._with_bodies(run_id, [texts(row) for row in rows], token),
             lease_seconds=int(lease_ms) / _MS,
             run_finished=bool(finished),
             wanted_version=int(wanted) if text(wanted) else None,
         )
 
-    async def _with_bodies(self, run_id: RunId, rows: list[list[str]]) -> tuple[StoredAssignment, ...]:
+    async def _with_bodies(self, run_id: RunId, rows: list[list[str]], token: str) -> tuple[StoredAssignment, ...]:
         keys = [body_key(run_id, Partition(row[0]), TaskId(row[1]), row[8]) for row in rows]
         bodies = await self._bodies.read(keys)
         # A body is gone when its task has just ended; the lease then ends by itself.
-        return tuple(_assignment(row, bodies[key]) for row, key in zip(rows, keys, strict=True) if key in bodies)
+        return tuple(_assignment(row, bodies[key], token) for row, key in zip(rows, keys, strict=True) if key in bodies)
 
     async def extend(self, run_id: RunId, lease_ids: Sequence[LeaseId]) -> tuple[LeaseId, ...]:
         """Renew leases; returns those that are lost."""
@@ -175,12 +179,13 @@ def _check_tasks(tasks: Sequence[StoredTask], partition: Partition) -> None:
         ids.add(task.task_id)
 
 
-def _assignment(row: list[str], body: bytes) -> StoredAssignment:
+def _assignment(row: list[str], body: bytes, token: str) -> StoredAssignment:
     partition, task_id, attempt, member, issue, min_version, enqueue_ms, issue_ms, _ = row
     key = MemberKey(partition=Partition(partition), task_id=TaskId(task_id), attempt=int(attempt), member=int(member))
     return StoredAssignment(
         key=key,
         issue=int(issue),
+        token=token,
         min_version=int(min_version),
         body=body,
         enqueue_time=int(enqueue_ms) / _MS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.common.errors import InvalidInputError, UnavailableError
-from services.common.types import PutOutcome
+from services.common.types import LeaseId, PutOutcome
 from services.queue.answers import expect_ok, texts
 from services.queue.keys import check_id, payload_key, run_key
 from services.queue.records import parse_lease_id
@@ -61,7 +61,7 @@ class Trajectories:
             key, issue = parse_lease_id(record.lease_id)
             reason = record.failure.value if record.failure else ""
             if not record.failure:
-                payloads[payload_key(run_id, key, issue)] = record.payload
+                payloads[payload_key(run_id, LeaseId(f"{key}/{issue}"))] = record.payload
             words += [key.partition, key.task_id, key.attempt, key.member, issue]
             words += [reason, record.oldest_version, len(record.payload)]
         answer = await self._redis.run("put_trajectories", run_key(run_id), *words, before=payloads)

@@ -1,6 +1,6 @@
 -- Moves the deadlines of live leases. Work that is still wanted is renewed even past its deadline, as long as no sweep
 -- has given it to another.
--- ARGV: partition, task, attempt, member, issue of each lease. Returns 1 for each lost lease, else 0.
+-- ARGV: partition, task, attempt, member, issue/token of each lease. Returns 1 for each lost lease, else 0.
 local run, refusal = admit()
 if not run then
   return refusal
@@ -15,7 +15,7 @@ local function extend(p, task, attempt, member, issue)
   end
   local group = live_group(p, task, attempt)
   local record = group and load_member(group, member)
-  if record and record.state == 'l' and record.issue == tonumber(issue) then
+  if record and record.state == 'l' and issue_name(record) == issue then
     call('ZADD', p.leases, whole(now + run.lease_ms), name)
     return 0
   end

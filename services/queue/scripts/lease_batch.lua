@@ -1,7 +1,7 @@
 -- Leases whole groups to the trainer in order of sequence.
 -- ARGV: epoch, partition, groups wanted, use version, most bytes, id of the request.
 -- Returns 'ok', end_of_data, commit number, ready groups, then each group as
--- { task, attempt, sequence, size, oldest, member, issue, put_ms, member, issue, put_ms, ... }.
+-- { task, attempt, sequence, size, oldest, member, issue/token, put_ms, ... }.
 local run, refusal = admit(ARGV[1])
 if not run then
   return refusal
@@ -13,7 +13,7 @@ local now = now_ms()
 local function describe(group)
   local text = { group.task, group.attempt, whole(group.sequence), group.size, whole(group.oldest) }
   for member = 0, group.size - 1 do
-    local issue, put_ms = string.match(call('HGET', group.key, 'd' .. member) or '', '^(%d+) (%d+) %d+$')
+    local issue, put_ms = string.match(call('HGET', group.key, 'd' .. member) or '', '^(%S+) (%d+) %d+$')
     if issue then
       text[#text + 1] = member
       text[#text + 1] = issue

@@ -1,5 +1,7 @@
 -- Leases members in order of (sequence, member), validation before train.
--- ARGV: most members, policy version of the replica.
+-- ARGV: most members, policy version of the replica, token of the leases that this call gives.
+-- Returns 'ok', finished, version wanted or '', lease time, then each lease as
+-- { partition, task, attempt, member, issue, min version, enqueue time, now, content }.
 local LOOK_AHEAD = 64
 local run, refusal = admit()
 if not run then
@@ -8,7 +10,7 @@ end
 if run.finished == 1 then
   return { 'ok', 1, '', run.lease_ms }
 end
-local room, version = tonumber(ARGV[1]), tonumber(ARGV[2])
+local room, version, token = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local now = now_ms()
 local answer = { 'ok', 0, '', run.lease_ms }
 
@@ -27,9 +29,9 @@ local function effective_min(p, group)
 end
 
 local function issue(p, group, member, record)
-  record.state = 'l'
+  record.state, record.token = 'l', token
   save_member(group, member, record)
-  call('ZADD', p.leases, whole(now + run.lease_ms), lease_name(group.task, group.attempt, member, record.issue))
+  call('ZADD', p.leases, whole(now + run.lease_ms), lease_name(group.task, group.attempt, member, issue_name(record)))
   count(p, 'issued')
   answer[#answer + 1] = {
     p.name, group.task, group.attempt, member, record.issue, whole(effective_min(p, group)), whole(group.enqueue_ms),

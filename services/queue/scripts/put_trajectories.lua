@@ -1,9 +1,13 @@
 -- Puts finished or failed members, each on its own. The payloads were written before, under the lease's name.
--- ARGV per record: partition, task, attempt, member, issue, failure reason or '', oldest version, payload bytes.
+-- ARGV per record: partition, task, attempt, member, issue/token, failure reason or '', oldest version, payload bytes.
 -- Returns how many groups were closed, and an outcome per record: accepted, duplicate, reissued, given_up, or missing
 -- (the payload has to be sent again).
 local run, refusal = admit()
 if not run then
+  -- Nobody will ask for these.
+  for i = 1, #ARGV, 8 do
+    call('UNLINK', partition(ARGV[i]).payload .. lease_name(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]))
+  end
   return refusal
 end
 local now = now_ms()
@@ -13,7 +17,8 @@ local function accept(p, group, member, record, put)
   if record.state == 'p' then
     call('ZREM', p.pending, pending_name(group.task, member))
   end
-  record.state, record.issue = 'd', put.issue
+  local number, token = string.match(put.issue, '^(%d+)/(%w+)$')
+  record.state, record.issue, record.token = 'd', tonumber(number), token
   save_member(group, member, record)
   group.oldest = group.done == 0 and put.oldest or math.min(group.oldest, put.oldest)
   group.done = group.done + 1
@@ -27,7 +32,7 @@ local function accept(p, group, member, record, put)
 end
 
 local function put_result(p, group, member, record, put)
-  if record and record.state == 'd' and record.issue == put.issue then
+  if record and record.state == 'd' and issue_name(record) == put.issue then
     return 'accepted'
   end
   local wanted = record and (record.state == 'p' or record.state == 'l')
@@ -55,7 +60,7 @@ local function put_failure(p, group, member, record, put)
     return record and record.state == 'g' and 'given_up' or 'duplicate'
   end
   -- A lapse was held against the member when it lapsed; its late failure only moves to the right column.
-  if taken == 'live' and record.state == 'l' and record.issue == put.issue
+  if taken == 'live' and record.state == 'l' and issue_name(record) == put.issue
     and fail_member(p, run, group, member, record, put.reason, now) then
     return 'given_up'
   end
@@ -66,7 +71,7 @@ local answer = { 'ok', 0 }
 for i = 1, #ARGV, 8 do
   local p = partition(ARGV[i])
   local task, attempt, member = ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  local put = { issue = tonumber(ARGV[i + 4]), reason = ARGV[i + 5], oldest = tonumber(ARGV[i + 6]),
+  local put = { issue = ARGV[i + 4], reason = ARGV[i + 5], oldest = tonumber(ARGV[i + 6]),
     bytes = tonumber(ARGV[i + 7]) }
   put.name = lease_name(task, attempt, member, put.issue)
   put.payload = p.payload .. put.name

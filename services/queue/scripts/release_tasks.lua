@@ -1,5 +1,5 @@
 -- Takes leased members back unfinished; they wait again and nothing counts against them.
--- ARGV: reason, then partition, task, attempt, member, issue of each lease.
+-- ARGV: reason, then partition, task, attempt, member, issue/token of each lease.
 local run, refusal = admit()
 if not run then
   return refusal
@@ -14,7 +14,7 @@ local function release(p, task, attempt, member, issue)
   released = released + 1
   local group = live_group(p, task, attempt)
   local record = group and load_member(group, member)
-  if record and record.state == 'l' and record.issue == tonumber(issue) then
+  if record and record.state == 'l' and issue_name(record) == issue then
     requeue_member(p, group, tonumber(member), record)
   end
 end

@@ -136,6 +136,25 @@ class Driver:
     async def release_batch(self, partition=Partition.TRAIN):
         return await self.store.batches.release(self.run_id, epoch=self.epoch, partition=partition)
 
+    async def keys(self, pattern="*"):
+        """Every key of the run that fits, without the part that all share."""
+        redis = self.store._redis._redis
+        prefix = f"hr:{{{self.run_id}}}:"
+        return sorted(key.decode().removeprefix(prefix) for key in await redis.keys(prefix + pattern))
+
+    async def snapshot(self):
+        """What the server holds of the run now."""
+        redis = self.store._redis._redis
+        return {key: await redis.dump(key) for key in await redis.keys(f"hr:{{{self.run_id}}}:*")}
+
+    async def restore(self, snapshot):
+        """Give the server what it held at a snapshot; an empty one is a loss of everything."""
+        redis = self.store._redis._redis
+        for key in await redis.keys(f"hr:{{{self.run_id}}}:*"):
+            await redis.delete(key)
+        for key, value in snapshot.items():
+            await redis.restore(key, 0, value)
+
     async def account(self):
         account = await self.store.accounts.read(self.run_id)
         for ledger in account.ledgers:

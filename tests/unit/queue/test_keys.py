@@ -3,15 +3,14 @@ from __future__ import annotations
 import pytest
 
 from services.common.errors import InvalidInputError
-from services.common.types import MemberKey, Partition, RunId, TaskId
+from services.common.types import LeaseId, Partition, RunId, TaskId
 from services.queue.keys import body_key, check_id, payload_key, run_key
 
 
 def test_all_keys_of_a_run_share_its_hash_tag():
     run_id = RunId("demo")
-    key = MemberKey(partition=Partition.TRAIN, task_id=TaskId("t1"), attempt=2, member=3)
     assert run_key(run_id) == "hr:{demo}:run"
-    assert payload_key(run_id, key, 4) == "hr:{demo}:train:payload:t1/2/3/4"
+    assert payload_key(run_id, LeaseId("train/t1/2/3/4/9f")) == "hr:{demo}:train:payload:t1/2/3/4/9f"
     assert body_key(run_id, Partition.VALIDATION, TaskId("t1"), "abc") == "hr:{demo}:validation:task:t1/abc"
 
 

@@ -225,3 +225,52 @@ async def test_a_trainer_whose_takeover_the_server_lost_keeps_its_run(driver):
     driver.epoch = old + 1
     with pytest.raises(FencedError):
         await driver.register(2)
+
+
+async def test_a_version_that_a_reconciliation_told_of_is_registered_with_its_own_digest(driver):
+    await driver.begin(version=7)
+    await reconcile(driver, commit_number=6, policy_version=13)
+    await driver.register(13)
+    with pytest.raises(ConflictError):
+        await driver.store.runs.register_version(driver.run_id, epoch=driver.epoch, version=13, digest="other")
+    await reconcile(driver, commit_number=6, policy_version=13)
+    with pytest.raises(ConflictError, match="digest-13"):
+        await driver.store.runs.register_version(driver.run_id, epoch=driver.epoch, version=13, digest="other")
+
+
+async def test_after_a_reconciliation_the_data_has_not_ended_until_the_trainer_says_so_again(driver):
+    await driver.begin(groups_per_version=8)
+    await driver.feed(*range(4), group_size=1, end_of_data=True)
+    await driver.produce()
+    await driver.commit(1, (await driver.batch(2)).groups)
+    await driver.commit(2, (await driver.batch(2)).groups)
+    await reconcile(driver, commit_number=1, first_open_sequence=2, num_consumed=2)
+
+    assert not (await driver.batch(2)).end_of_data
+    await driver.feed(2, group_size=1)
+    await driver.produce()
+    assert (await driver.batch(2)).groups == ()
+    await driver.feed(3, group_size=1, end_of_data=True)
+    await driver.produce()
+    assert sequences((await driver.batch(3)).groups) == [2, 3]
+
+
+async def test_dead_letters_are_counted_once_over_reconciliations(driver):
+    await driver.begin(max_member_issues=1)
+    await driver.feed(0, 1, group_size=1)
+    await driver.fail(*await driver.lease())
+    for _ in range(2):
+        await reconcile(driver, commit_number=1, first_open_sequence=1, num_dropped=1)
+    tasks = (await driver.ledger()).tasks
+    assert (tasks.fed, tasks.dead_lettered, tasks.dropped, tasks.open) == (2, 1, {}, 1)
+    assert (await driver.feed(0, 1, 2, group_size=1)).num_accepted == 3
+    assert (await driver.ledger()).tasks.fed == 3
+
+
+async def test_dead_letters_that_the_server_forgot_are_made_up_for(driver):
+    await driver.begin(max_member_issues=1)
+    await driver.feed(0, group_size=1)
+    await driver.fail(*await driver.lease())
+    await reconcile(driver, commit_number=1, first_open_sequence=4, num_dropped=3, num_consumed=1)
+    tasks = (await driver.ledger()).tasks
+    assert (tasks.fed, tasks.dead_lettered, tasks.dropped) == (4, 1, {"reconciled": 2})

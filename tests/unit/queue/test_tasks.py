@@ -111,7 +111,7 @@ async def test_members_are_leased_in_order_of_sequence_and_member(driver):
     assert keys(first) == [("00000000", 0), ("00000000", 1)]
     assert keys(second) == [("00000000", 2), ("00000001", 0), ("00000001", 1), ("00000001", 2)]
     assert first[0].body == b"body of 0"
-    assert first[0].lease_id == LeaseId("train/00000000/0/0/0")
+    assert first[0].lease_id == LeaseId(f"train/00000000/0/0/0/{first[0].token}")
     assert first[0].enqueue_time <= first[0].issue_time
 
 
@@ -160,7 +160,7 @@ async def test_a_lapsed_member_and_only_it_is_issued_again(driver):
     await lapse()
     again = await driver.lease(10)
     assert keys(again) == [("00000000", 1), ("00000000", 2)]
-    assert again[0].lease_id == LeaseId("train/00000000/0/1/1")
+    assert again[0].lease_id == LeaseId(f"train/00000000/0/1/1/{again[0].token}")
     assert again[0].issue == lost.issue + 1
     ledger = (await driver.ledger()).trajectories
     assert (ledger.issued, ledger.put, ledger.lapsed, ledger.in_flight) == (5, 1, 2, 2)
@@ -310,7 +310,8 @@ async def test_a_put_of_a_foreign_lease_is_refused(driver):
     await driver.feed(0)
     with pytest.raises(InvalidInputError, match="lease_id"):
         await driver.store.tasks.extend(driver.run_id, [LeaseId("nonsense")])
-    assert await driver.store.tasks.extend(driver.run_id, [LeaseId("train/nobody/0/0/0")]) == ("train/nobody/0/0/0",)
+    nobody = LeaseId("train/nobody/0/0/0/f")
+    assert await driver.store.tasks.extend(driver.run_id, [nobody]) == (nobody,)
     assert await driver.store.tasks.extend(driver.run_id, []) == ()
     assert await driver.store.tasks.release(driver.run_id, [], ReleaseReason.DRAIN) == 0
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.common.errors import InvalidInputError
+from services.common.errors import InvalidInputError, NotFoundError
 from services.common.types import FailureReason, LeaseId, Partition, PutOutcome
 from services.queue.keys import payload_key
 from services.queue.records import PutRecord
@@ -50,7 +50,7 @@ async def test_a_put_after_its_group_ended_leaves_nothing_behind(driver, store):
     (member,) = await driver.produce()
     await driver.commit(1, (await driver.batch()).groups)
     assert await driver.put(member) == [PutOutcome.DUPLICATE]
-    assert await store._redis.read([payload_key(driver.run_id, member.key, member.issue)]) == [None]
+    assert await store._redis.read([payload_key(driver.run_id, member.lease_id)]) == [None]
     assert (await driver.ledger()).trajectories.duplicate == 0
 
 
@@ -205,7 +205,7 @@ async def test_records_that_can_never_work_are_refused(driver):
     (member,) = await driver.lease()
     good = PutRecord(key=member.key, lease_id=member.lease_id, payload=b"x")
     for record, message in [
-        (replace(good, lease_id=LeaseId("train/other/0/0/0")), "is not one of trajectory"),
+        (replace(good, lease_id=LeaseId("train/other/0/0/0/a")), "is not one of trajectory"),
         (replace(good, payload=b""), "neither a payload nor a failure"),
         (replace(good, payload=bytes(16 * 1024 * 1024 + 1)), "16777217 bytes"),
     ]:
@@ -219,5 +219,41 @@ async def test_a_member_beyond_the_group_is_a_duplicate(driver):
     await driver.feed(0, group_size=1)
     (member,) = await driver.lease()
     key = replace(member.key, member=7)
-    record = PutRecord(key=key, lease_id=LeaseId(f"{key}/0"), payload=b"x")
+    record = PutRecord(key=key, lease_id=LeaseId(f"{key}/0/a"), payload=b"x")
     assert await driver.store.trajectories.put(driver.run_id, [record]) == (PutOutcome.DUPLICATE,)
+
+
+async def test_a_lease_from_before_a_loss_of_state_is_not_the_one_given_after_it(driver):
+    await driver.begin(version=54, max_staleness=2)
+    fresh = await driver.snapshot()
+    await driver.feed(0, group_size=1)
+    old = await driver.lease()
+
+    for state in ({}, fresh):
+        await driver.restore(state)
+        await driver.create(owner="trainer-2")
+        await driver.register(57, branch=True)
+        await driver.feed(0, group_size=1)
+        new = await driver.lease()
+
+        assert (new[0].key, new[0].issue) == (old[0].key, old[0].issue)
+        assert new[0].lease_id != old[0].lease_id
+        assert await driver.extend(*old) == (old[0].lease_id,)
+        assert await driver.put(*old, version=54, payload=b"before") == [PutOutcome.DUPLICATE]
+        assert await driver.put(*new, payload=b"after") == [PutOutcome.ACCEPTED]
+        assert await driver.put(*old, version=54, payload=b"before") == [PutOutcome.DUPLICATE]
+        (group,) = (await driver.batch()).groups
+        assert (group.payloads, group.oldest_version) == ((b"after",), 57)
+        assert len(await driver.keys("train:payload:*")) == 1
+
+
+async def test_a_put_for_a_run_that_is_gone_leaves_nothing_behind(driver):
+    await driver.begin()
+    await driver.feed(0)
+    members = await driver.lease(2)
+    await driver.restore({})
+
+    with pytest.raises(NotFoundError, match="no run"):
+        await driver.put(*members)
+
+    assert await driver.keys() == []

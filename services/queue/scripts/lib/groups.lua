@@ -5,8 +5,9 @@
 --
 -- group:<task> is a hash: sequence, attempt, size, state, min_version, enqueue_ms, content (hash of the task's body),
 -- oldest, bytes, done (members put), given_up, and per member i
---   m<i>  "<state> <issue> <failures>": p waits (issue is the next), l leased, d put, g given up; absent is "p 0 0"
---   d<i>  "<issue> <put_ms> <bytes>" once put
+--   m<i>  "<state> <issue> <failures> <token>": p waits (issue is the next), l leased, d put, g given up; absent is
+--         "p 0 0 -". The token is that of the lease that is live or was put, else "-".
+--   d<i>  "<issue>/<token> <put_ms> <bytes>" once put
 --   r<i>  reason of its newest failure
 
 local DEAD_LETTERS = 1000
@@ -29,14 +30,21 @@ end
 local function load_member(group, member)
   local text = call('HGET', group.key, 'm' .. member)
   if not text then
-    return { state = 'p', issue = 0, failures = 0 }
+    return { state = 'p', issue = 0, failures = 0, token = '-' }
   end
-  local state, issue, failures = string.match(text, '^(%a) (%d+) (%d+)$')
-  return { state = state, issue = tonumber(issue), failures = tonumber(failures) }
+  local state, issue, failures, token = string.match(text, '^(%a) (%d+) (%d+) (%S+)$')
+  return { state = state, issue = tonumber(issue), failures = tonumber(failures), token = token }
 end
 
 local function save_member(group, member, record)
-  call('HSET', group.key, 'm' .. member, record.state .. ' ' .. record.issue .. ' ' .. record.failures)
+  local text = record.state .. ' ' .. record.issue .. ' ' .. record.failures .. ' ' .. record.token
+  call('HSET', group.key, 'm' .. member, text)
+end
+
+-- Names one issue of a member. The token makes the name unique also over a server that lost or regained state, where
+-- the same number is issued again.
+local function issue_name(record)
+  return record.issue .. '/' .. record.token
 end
 
 local function pending_name(task, member)
@@ -90,7 +98,7 @@ local function clear_attempt(p, group)
     for member = 0, group.size - 1 do
       local record = load_member(group, member)
       if record.state == 'd' then
-        call('UNLINK', payload_key(p, group, member, record.issue))
+        call('UNLINK', payload_key(p, group, member, issue_name(record)))
       elseif record.state == 'p' then
         call('ZREM', p.pending, pending_name(task, member))
       end

@@ -1,7 +1,7 @@
 -- Leases of members: how an issue is given and how it ends.
 --
--- An issue is in exactly one place: `leases` (in flight), or one column of the ledger. An issue that lapsed stays in
--- `lapsed` for a while, so that a late answer moves it to the column where it belongs.
+-- An issue is named "<number>/<token>". It is in exactly one place: `leases` (in flight), or one column of the ledger.
+-- One that lapsed stays in `lapsed` for a while, so that a late answer moves it to the column where it belongs.
 
 local LAPSED_KEPT = 100000
 local SWEEP_LIMIT = 200
@@ -26,7 +26,7 @@ end
 -- Puts a member back in line after its issue ended without a result.
 local function requeue_member(p, group, member, record)
   record.state = 'p'
-  record.issue = record.issue + 1
+  record.issue, record.token = record.issue + 1, '-'
   save_member(group, member, record)
   call('ZADD', p.pending, whole(group.sequence), pending_name(group.task, member))
 end
@@ -58,10 +58,10 @@ end
 
 local function lapse(p, run, name, now)
   call('ZREM', p.leases, name)
-  local task, attempt, member, issue = string.match(name, '^([^/]+)/(%d+)/(%d+)/(%d+)$')
+  local task, attempt, member, issue = string.match(name, '^([^/]+)/(%d+)/(%d+)/(%d+/%w+)$')
   local group = live_group(p, task, attempt)
   local record = group and load_member(group, member)
-  if not record or record.state ~= 'l' or record.issue ~= tonumber(issue) then
+  if not record or record.state ~= 'l' or issue_name(record) ~= issue then
     count(p, 'duplicate')
     return
   end

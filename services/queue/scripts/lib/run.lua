@@ -57,7 +57,7 @@ end
 --   open     zset   task by sequence: every live attempt, whatever its state
 --   fresh    zset   task by sequence: open groups of which no member was leased yet
 --   pending  zset   task/member by sequence: members of begun groups that wait for a rollouter
---   leases   zset   task/attempt/member/issue by deadline: issued and not ended
+--   leases   zset   task/attempt/member/issue/token by deadline: issued and not ended
 --   lapsed   zset   the same by time of lapse: issues counted as lapsed that may still be answered (bounded)
 --   ready    zset   task by sequence: closed groups that wait for the trainer
 --   ages     zset   the same tasks by oldest version
