@@ -15,6 +15,7 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from services.common.errors import RunFinishedError
 from services.common.types import Partition
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Feeder:
         self._known_until = next_sequence
         self._cursor = account.frontier.first_open
         self._said_end = False
-        self._stopped = False
+        self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
 
     @property
@@ -74,14 +75,24 @@ class Feeder:
 
     def stop(self) -> None:
         """Feed nothing more."""
-        self._stopped = True
+        self._stopping.set()
         self.wake()
 
     async def run(self) -> None:
-        """Feed until stopped."""
-        while not self._stopped:
+        """Feed until stopped.
+
+        Raises:
+            RunFinishedError: the run was closed while more was to be fed.
+        """
+        while not self._stopping.is_set():
             self._wake.clear()
-            await self.feed()
+            try:
+                await self.feed()
+            except RunFinishedError:
+                # The last call may have been on its way when the loop stopped the feeder and closed the run.
+                if not self._stopping.is_set():
+                    raise
+                return
             try:
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._wake.wait()
@@ -90,7 +101,7 @@ class Feeder:
 
     async def feed(self) -> None:
         """Feed as much as is wanted and admitted now."""
-        while not self._stopped:
+        while not self._stopping.is_set():
             sequences = self._known_again() or self._next(await self._still_needed())
             ends = self._source.limit is not None and self._after(sequences) >= self._source.limit
             if not sequences and (self._said_end or not ends):

@@ -1,5 +1,8 @@
 import asyncio
 
+import pytest
+
+from services.common.errors import RunFinishedError
 from services.common.types import Partition, TaskId
 from services.trainer.account import Account
 from services.trainer.config import run_settings
@@ -109,3 +112,34 @@ async def test_it_runs_until_stopped_and_wakes_at_once(tmp_path):
 
     await feeder.feed()
     assert len(fed(queue)) == 6
+
+
+class ClosedWhileAsked(FakeQueue):
+    """A queue whose run is closed while tasks are on their way to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.on_the_way = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    async def enqueue_tasks(self, tasks, **options):
+        self.on_the_way.set()
+        await self.closed.wait()
+        raise RunFinishedError("the run has ended")
+
+
+async def test_a_feeder_that_was_stopped_ends_quietly_when_the_run_was_closed_meanwhile(tmp_path):
+    feeder, queue, _ = await make_feeder(tmp_path, ClosedWhileAsked())
+    async with asyncio.timeout(3), asyncio.TaskGroup() as tasks:
+        tasks.create_task(feeder.run())
+        await queue.on_the_way.wait()
+        feeder.stop()
+        queue.closed.set()
+
+
+async def test_a_run_that_somebody_else_closed_is_an_error_to_a_feeder_at_work(tmp_path):
+    feeder, queue, _ = await make_feeder(tmp_path, ClosedWhileAsked())
+    queue.closed.set()
+    async with asyncio.timeout(3):
+        with pytest.raises(RunFinishedError):
+            await feeder.run()
