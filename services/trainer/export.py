@@ -29,7 +29,14 @@ def export_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fol
         model.save_pretrained(target)
         tokenizer.save_pretrained(target)
 
+    remove_debris(folder)
     replace_folder(folder, write)
+
+
+def remove_debris(folder: Path) -> None:
+    """Remove what a kill in the middle of `replace_folder` left beside a folder that only one process writes."""
+    for debris in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(debris, ignore_errors=True)
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None], *, keep_existing: bool = False) -> None:

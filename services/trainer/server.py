@@ -19,6 +19,7 @@ from services.trainer.backend_thread import BackendThread
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.config import run_settings
 from services.trainer.dataset import load_data
+from services.trainer.export import remove_debris
 from services.trainer.heartbeat import Heartbeat
 from services.trainer.loop import LoopParts, TrainingLoop
 from services.trainer.model_source import resolve_model
@@ -140,6 +141,7 @@ def _load(
     data = load_data(run, folder=config.folder)
     folder = resolve_model(run, data, progress=announce)
     directory = RunDirectory.of(run)
+    remove_debris(directory.final)
     return LoopParts(
         queue=queue,
         backend=LocalBackend(folder, learner_settings(run)),

@@ -3,7 +3,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from services.common.model_folder import load_model_folder
-from services.trainer.export import export_model, replace_folder
+from services.trainer.export import export_model, remove_debris, replace_folder
 from tests.unit.trainer.learning_models import tiny_folder
 
 
@@ -11,7 +11,9 @@ def test_an_export_loads_and_generates_like_the_model_it_came_from(tmp_path):
     loaded = load_model_folder(tiny_folder())
     with torch.no_grad():
         loaded.model.model.norm.weight.mul_(1.5)
+    (tmp_path / ".final.killed" / "new").mkdir(parents=True)
     export_model(loaded.model, loaded.tokenizer, tmp_path / "final")
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "final")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "final")
     chat = [{"role": "user", "content": "what is 1 + 2?"}]
@@ -28,6 +30,13 @@ def test_an_older_export_is_replaced_as_a_whole(tmp_path):
     replace_folder(folder, lambda target: (target / "new").write_text("new"))
     assert [path.name for path in folder.iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_the_debris_of_a_killed_export_is_removed_and_nothing_else(tmp_path):
+    for name in (".final.ab12/new", ".final.cd34/old", ".finale", "final", "checkpoints"):
+        (tmp_path / name).mkdir(parents=True)
+    remove_debris(tmp_path / "final")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".finale", "checkpoints", "final"]
 
 
 def test_a_failing_writer_leaves_the_old_folder_and_no_debris(tmp_path):
