@@ -74,7 +74,11 @@ def _random_model(cache: Path, data: RunData, *, seed: int, shape: TinyModelShap
     content = json.dumps({"seed": seed, "shape": asdict(shape), "questions": questions}, sort_keys=True)
     folder = cache / f"random-{hashlib.blake2b(content.encode(), digest_size=8).hexdigest()}"
     if not folder.is_dir():
-        replace_folder(folder, lambda target: build_tiny_model(target, corpus=questions, seed=seed, shape=shape))
+
+        def write(target: Path) -> None:
+            build_tiny_model(target, corpus=questions, seed=seed, shape=shape)
+
+        replace_folder(folder, write, keep_existing=True)
     check_model_folder(folder)
     return folder
 

@@ -46,6 +46,8 @@ MEASURE_EVERY = 10
 """Optimiser steps between two measurements of the pass rate while it rises."""
 MEASURE_BLUR_EVERY = 2
 """The same while it falls, which is fast."""
+MAX_LINES = 12
+"""Lines of progress per phase at most."""
 WARMUP_STEPS = 10
 """Optimiser steps of rising learning rate at the start of each phase."""
 BLUR_RATE_SHARE = 0.1
@@ -254,14 +256,17 @@ class _WarmStart:
     def _phase(
         self, name: str, *, wrong_share: float, rate_share: float, measure_every: int, is_done: Callable[[float], bool]
     ) -> float:
-        pass_rate = 0.0
+        pass_rate, told = 0.0, -self.settings.max_steps
         for step in range(1, self.settings.max_steps + 1):
             loss = self._step(wrong_share, rate_share * self._rate(step))
             if step % measure_every and step != self.settings.max_steps:
                 continue
             pass_rate = expected_pass_rate(self.model, self.tokenizer, self.held_out_pairs)
-            self.progress(f"warm start, {name}: step {step}, loss {loss:.3f}, held-out pass rate {pass_rate:.3f}")
-            if is_done(pass_rate):
+            is_last = is_done(pass_rate) or step == self.settings.max_steps
+            if is_last or (step - told) * (MAX_LINES - 1) > self.settings.max_steps:
+                self.progress(f"warm start, {name}: step {step}, loss {loss:.3f}, held-out pass rate {pass_rate:.3f}")
+                told = step
+            if is_last:
                 break
         return pass_rate
 

@@ -81,6 +81,23 @@ def test_a_model_that_stays_too_good_is_an_error_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_long_phase_is_told_in_a_dozen_lines_its_end_included(tmp_path):
+    settings = WarmStartSettings(
+        seed=1,
+        max_steps=60,
+        batch_size=2,
+        learn_to_pass_rate=2.0,
+        stop_at_pass_rate=-1.0,
+        max_pass_rate=1.0,
+        shape=SHAPE,
+    )
+    _, lines = build(tmp_path, settings)
+    blurring = [line for line in lines if "blurring" in line]
+    assert 8 <= len(blurring) <= 12
+    assert "step 2," in blurring[0]
+    assert "step 60," in blurring[-1]
+
+
 def test_no_pairs_are_an_error(tmp_path):
     with pytest.raises(ConfigError, match="0 to train on"):
         build(tmp_path, pairs=[])
