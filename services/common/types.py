@@ -319,6 +319,8 @@ class GroupResult:
     """Where it ended."""
     drop_reason: DropReason | None = None
     """Set exactly when the outcome is `dropped`."""
+    sequence: int | None = None
+    """Its sequence number; lets the queue account for a training group that its store lost meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -491,6 +493,10 @@ class Ledger:
     """(task, attempt, member) found in a second committed batch; 0 or a defect."""
     commits: int
     """Commits so far."""
+    first_open_sequence: int = 0
+    """Every sequence number below it has ended, whatever the way."""
+    ended_sequences: tuple[int, ...] = ()
+    """Numbers at or above it that have ended too, in order."""
 
     @property
     def lost(self) -> int:

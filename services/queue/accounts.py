@@ -69,7 +69,7 @@ class Accounts:
 
 
 def _stats(row: list[Any]) -> PartitionStats:
-    name, pending, in_flight, open_groups, ready, leased, payload_bytes, _ = row
+    name, pending, in_flight, open_groups, ready, leased, payload_bytes, *_ = row
     return PartitionStats(
         partition=Partition(text(name)),
         pending_members=int(pending),
@@ -113,6 +113,8 @@ def _ledger(row: list[Any]) -> Ledger:
         trajectories=trajectories,
         trained_twice=counters.get("trained_twice", 0),
         commits=counters.get("commits", 0),
+        first_open_sequence=int(row[8]),
+        ended_sequences=tuple(sorted(int(sequence) for sequence in row[9])),
     )
 
 

@@ -110,7 +110,10 @@ class Batches:
         Raises:
             ReconcileRequiredError: the number is not the next one and not an earlier one.
         """
-        columns = [[result.task_id, result.attempt, _column(result)] for result in results]
+        columns = [
+            [result.task_id, result.attempt, _column(result), -1 if result.sequence is None else result.sequence]
+            for result in results
+        ]
         answer = await self._redis.run(
             "commit_batch",
             run_key(run_id),

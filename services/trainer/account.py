@@ -16,6 +16,8 @@ from services.trainer.checkpoint import CheckpointState
 from services.trainer.frontier import Frontier
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from services.common.types import Group
 
 
@@ -46,12 +48,26 @@ class Account:
         """Enter the groups of a step that was done."""
         for group in groups:
             self._pending.append(
-                GroupResult(task_id=group.task_id, attempt=group.attempt, outcome=GroupOutcome.CONSUMED)
+                GroupResult(
+                    task_id=group.task_id,
+                    attempt=group.attempt,
+                    outcome=GroupOutcome.CONSUMED,
+                    sequence=group.sequence,
+                )
             )
             self.frontier.end(group.sequence)
         self.step += 1
         self.num_tokens += num_tokens
         self.num_consumed += len(groups)
+
+    def note_ended(self, first_open: int, ended: Iterable[int]) -> None:
+        """Enter what the queue says has ended: also tasks that were dropped or given up and never came to a step.
+
+        Args:
+            first_open: every number below it has ended.
+            ended: numbers at or above it that have ended too.
+        """
+        self.frontier.merge(first_open, ended)
 
     def state(
         self, *, next_sequence: int, num_dropped: int, policy_version: int, epoch: int, seconds: float

@@ -169,6 +169,8 @@ def _state_from_json(values: dict[str, Any]) -> CheckpointState:
             attempt=item["attempt"],
             outcome=GroupOutcome(item["outcome"]),
             drop_reason=DropReason(item["drop_reason"]) if item["drop_reason"] else None,
+            # Checkpoints written before sequences were noted lack it.
+            sequence=item.get("sequence"),
         )
         for item in values["results"]
     )

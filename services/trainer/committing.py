@@ -16,6 +16,7 @@ from services.common.types import Partition
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from services.common.types import Ledger
     from services.trainer.account import Account
     from services.trainer.backend.port import TrainerBackend
     from services.trainer.backend_thread import BackendThread
@@ -76,7 +77,10 @@ class Committer:
 
     async def save(self) -> None:
         """Write a checkpoint of the present weights."""
+        num_fed = self._feeder.next_sequence
         ledger = await self._queue.ledger(Partition.TRAIN)
+        self._offer_lost(num_fed, ledger)
+        self._account.note_ended(ledger.first_open_sequence, ledger.ended_sequences)
         state = self._account.state(
             next_sequence=self._feeder.next_sequence,
             num_dropped=sum(ledger.tasks.dropped.values()) + ledger.tasks.dead_lettered,
@@ -87,6 +91,13 @@ class Committer:
         await self._thread.run(self._write, state)
         self._account.settle(state)
         self._newest = state
+
+    def _offer_lost(self, num_fed: int, ledger: Ledger) -> None:
+        """Have tasks fed again that are neither open in the queue nor ended there: its store forgot them."""
+        num_known = ledger.first_open_sequence + len(ledger.ended_sequences) + ledger.tasks.open
+        if num_known < num_fed:
+            _log.warning("the queue lost tasks, which are fed again", tasks=num_fed - num_known)
+            self._feeder.rewind()
 
     def _write(self, state: CheckpointState) -> None:
         """Copy the backend's state and write it; runs in the backend's thread."""

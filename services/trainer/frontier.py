@@ -1,7 +1,9 @@
 """Which sequence numbers have ended: one number below which all have, and the few above it that have too.
 
-Owns the trainer's own account of what was trained on, apart from the queue's, so that a store that forgot something can
-be found out and told. Its size is bounded by how far groups overtake each other, not by the length of the run.
+Owns the trainer's own account of what has ended, apart from the queue's, so that a store that forgot something can be
+found out and told. What was trained on enters at its step; what the queue dropped or gave up enters with each
+checkpoint, from the queue's account. So its size is bounded by how far groups overtake each other and by what is dropped
+between two checkpoints, not by the length of the run.
 
 Example:
     frontier = Frontier()
@@ -47,6 +49,17 @@ class Frontier:
         if sequence >= self._first_open:
             self._ended.add(sequence)
             self._advance()
+
+    def merge(self, first_open: int, ended: Iterable[int]) -> None:
+        """Note all that another account says has ended.
+
+        Args:
+            first_open: every number below it has ended.
+            ended: numbers at or above it that have ended too.
+        """
+        self._first_open = max(self._first_open, first_open)
+        self._ended = {sequence for sequence in self._ended.union(ended) if sequence >= self._first_open}
+        self._advance()
 
     def __contains__(self, sequence: int) -> bool:
         """Whether `sequence` has ended."""

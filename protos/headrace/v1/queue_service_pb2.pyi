@@ -283,16 +283,18 @@ class LeaseBatchResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[LeasedGroup, _Mapping]]] = ..., end_of_data: _Optional[bool] = ..., commit_number: _Optional[int] = ..., num_ready: _Optional[int] = ...) -> None: ...
 
 class GroupResult(_message.Message):
-    __slots__ = ("task_id", "attempt", "outcome", "drop_reason")
+    __slots__ = ("task_id", "attempt", "outcome", "drop_reason", "sequence")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     DROP_REASON_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     attempt: int
     outcome: GroupOutcome
     drop_reason: DropReason
-    def __init__(self, task_id: _Optional[str] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[GroupOutcome, str]] = ..., drop_reason: _Optional[_Union[DropReason, str]] = ...) -> None: ...
+    sequence: int
+    def __init__(self, task_id: _Optional[str] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[GroupOutcome, str]] = ..., drop_reason: _Optional[_Union[DropReason, str]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class CommitBatchRequest(_message.Message):
     __slots__ = ("run_id", "epoch", "partition", "commit_number", "results", "policy_version", "final")
@@ -461,18 +463,22 @@ class TrajectoryLedger(_message.Message):
     def __init__(self, issued: _Optional[int] = ..., put: _Optional[int] = ..., duplicate: _Optional[int] = ..., lapsed: _Optional[int] = ..., failed: _Optional[_Mapping[str, int]] = ..., released: _Optional[_Mapping[str, int]] = ..., in_flight: _Optional[int] = ...) -> None: ...
 
 class Ledger(_message.Message):
-    __slots__ = ("partition", "tasks", "trajectories", "trained_twice", "commits")
+    __slots__ = ("partition", "tasks", "trajectories", "trained_twice", "commits", "first_open_sequence", "ended_sequences")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
     TRAINED_TWICE_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OPEN_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     partition: _task_pb2.Partition
     tasks: TaskLedger
     trajectories: TrajectoryLedger
     trained_twice: int
     commits: int
-    def __init__(self, partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., tasks: _Optional[_Union[TaskLedger, _Mapping]] = ..., trajectories: _Optional[_Union[TrajectoryLedger, _Mapping]] = ..., trained_twice: _Optional[int] = ..., commits: _Optional[int] = ...) -> None: ...
+    first_open_sequence: int
+    ended_sequences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., tasks: _Optional[_Union[TaskLedger, _Mapping]] = ..., trajectories: _Optional[_Union[TrajectoryLedger, _Mapping]] = ..., trained_twice: _Optional[int] = ..., commits: _Optional[int] = ..., first_open_sequence: _Optional[int] = ..., ended_sequences: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetLedgerResponse(_message.Message):
     __slots__ = ("ledgers",)

@@ -106,6 +106,7 @@ def result_to_proto(result: GroupResult) -> queue_service_pb2.GroupResult:
         attempt=result.attempt,
         outcome=enum_to_proto(queue_service_pb2.GroupOutcome, result.outcome),
         drop_reason=reason,
+        sequence=result.sequence,
     )
 
 
@@ -117,6 +118,7 @@ def result_from_proto(wire: queue_service_pb2.GroupResult) -> GroupResult:
         attempt=wire.attempt,
         outcome=enum_from_proto(GroupOutcome, queue_service_pb2.GroupOutcome, wire.outcome),
         drop_reason=reason,
+        sequence=wire.sequence if wire.HasField("sequence") else None,
     )
 
 
@@ -185,6 +187,8 @@ def _ledger_to_proto(ledger: Ledger) -> queue_service_pb2.Ledger:
         ),
         trained_twice=ledger.trained_twice,
         commits=ledger.commits,
+        first_open_sequence=ledger.first_open_sequence,
+        ended_sequences=ledger.ended_sequences,
     )
 
 
@@ -211,6 +215,8 @@ def _ledger_from_proto(wire: queue_service_pb2.Ledger) -> Ledger:
         ),
         trained_twice=wire.trained_twice,
         commits=wire.commits,
+        first_open_sequence=wire.first_open_sequence,
+        ended_sequences=tuple(wire.ended_sequences),
     )
 
 

@@ -1,5 +1,6 @@
 -- Makes consumption final, once per commit number.
--- ARGV: epoch, partition, commit number, policy version, final, results as JSON [[task, attempt, ledger column], ...].
+-- ARGV: epoch, partition, commit number, policy version, final, results as JSON
+-- [[task, attempt, ledger column, sequence or -1], ...].
 local CONSUMED_KEPT = 100000
 local run, refusal = admit(ARGV[1])
 if not run then
@@ -17,12 +18,23 @@ local function note_consumed(task, attempt)
   call('ZADD', p.consumed, whole(number), name)
 end
 
--- Ends one group. One that is gone has ended before; an attempt older than the named one was brought back by a server
--- that lost its newest writes.
-local function apply(task, attempt, column)
+-- Enters a group that the server lost, as if it had been fed and ended.
+local function end_lost(sequence, column)
+  if sequence >= 0 and not is_ended(p, sequence, state_number(p, 'low_water')) then
+    mark_ended(p, sequence)
+    count(p, 'fed')
+    count(p, column)
+  end
+end
+
+-- Ends one group. An attempt older than the named one was brought back by a server that lost its newest writes; a newer
+-- one was issued by such a server, and is not wanted any more once another was trained on.
+local function apply(task, attempt, column, sequence)
   local group = load_group(p, task)
   local is_consumed = column == 'consumed'
-  if group and group.attempt <= attempt then
+  if not group then
+    end_lost(sequence, column)
+  elseif group.attempt <= attempt or is_consumed then
     end_group(p, group, column)
   end
   if is_consumed and p.is_train then
@@ -34,7 +46,7 @@ end
 local function apply_all()
   local consumed = 0
   for _, result in ipairs(cjson.decode(ARGV[6])) do
-    consumed = consumed + apply(result[1], tonumber(result[2]), result[3])
+    consumed = consumed + apply(result[1], tonumber(result[2]), result[3], tonumber(result[4]))
   end
   call('ZREMRANGEBYRANK', p.consumed, 0, -CONSUMED_KEPT - 1)
   count(p, 'commits')

@@ -12,7 +12,8 @@ for _, name in ipairs(PARTITIONS) do
   local open, ready, leased = call('ZCARD', p.open), call('ZCARD', p.ready), call('ZCARD', p.leased)
   answer[#answer + 1] = {
     name, call('ZCARD', p.pending) + state_number(p, 'fresh_members'), call('ZCARD', p.leases), open, ready, leased,
-    whole(state_number(p, 'bytes')), call('HGETALL', p.ledger),
+    whole(state_number(p, 'bytes')), call('HGETALL', p.ledger), whole(state_number(p, 'low_water')),
+    call('SMEMBERS', p.ended),
   }
 end
 local replicas = {}

@@ -125,7 +125,13 @@ class Driver:
     async def commit(self, number, groups, *, outcome=GroupOutcome.CONSUMED, partition=Partition.TRAIN, **options):
         reason = DropReason.STALE if outcome is GroupOutcome.DROPPED else None
         results = [
-            GroupResult(task_id=group.task_id, attempt=group.attempt, outcome=outcome, drop_reason=reason)
+            GroupResult(
+                task_id=group.task_id,
+                attempt=group.attempt,
+                outcome=outcome,
+                drop_reason=reason,
+                sequence=group.sequence,
+            )
             for group in groups
         ]
         options.setdefault("policy_version", self.version)

@@ -48,3 +48,18 @@ async def test_partitions_have_accounts_of_their_own(driver):
     assert (await driver.ledger()).tasks.fed == 1
     assert (await driver.ledger(Partition.VALIDATION)).tasks.fed == 2
     assert await driver.store.accounts.dead_letters(driver.run_id, Partition.TRAIN) == []
+
+
+async def test_an_account_says_which_sequences_have_ended_whatever_the_way(driver):
+    await driver.begin(max_member_issues=1, groups_per_version=8)
+    await driver.feed(*range(6), group_size=1)
+    members = await driver.lease(6)
+    await driver.fail(members[1], members[4])
+    await driver.put(members[3])
+    await driver.commit(1, (await driver.batch(1)).groups)
+
+    ledger = await driver.ledger()
+    assert (ledger.first_open_sequence, ledger.ended_sequences) == (0, (1, 3, 4))
+    await driver.fail(members[0])
+    ledger = await driver.ledger()
+    assert (ledger.first_open_sequence, ledger.ended_sequences) == (2, (3, 4))

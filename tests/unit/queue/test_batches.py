@@ -177,16 +177,16 @@ async def test_a_group_committed_under_two_numbers_is_counted(driver):
     assert (ledger.trained_twice, ledger.tasks.consumed) == (1, 1)
 
 
-async def test_a_commit_of_an_older_attempt_leaves_the_new_one_alone(driver):
+async def test_leaving_out_an_older_attempt_leaves_the_new_one_alone(driver):
     await driver.begin(max_staleness=0)
     await driver.feed(0, group_size=1)
     await driver.produce(version=0)
     await driver.batch(1, use_version=1)
-    result = GroupResult(task_id=TaskId("00000000"), attempt=0, outcome=GroupOutcome.CONSUMED)
+    result = GroupResult(task_id=TaskId("00000000"), attempt=0, outcome=GroupOutcome.FILTERED)
     commit = {"epoch": driver.epoch, "partition": Partition.TRAIN, "commit_number": 1, "policy_version": 0}
     await driver.store.batches.commit(driver.run_id, [result], **commit)
     tasks = (await driver.ledger()).tasks
-    assert (tasks.open, tasks.consumed) == (1, 0)
+    assert (tasks.open, tasks.filtered) == (1, 0)
 
 
 async def test_leased_groups_of_a_dead_trainer_wait_for_its_successor(driver):
@@ -246,3 +246,49 @@ async def test_requests_that_can_never_work_are_refused(driver):
         await driver.store.batches.commit(
             driver.run_id, [wrong], epoch=driver.epoch, partition=Partition.TRAIN, commit_number=1, policy_version=0
         )
+
+
+async def test_a_commit_of_groups_that_the_server_lost_counts_them_and_ends_their_tasks(driver):
+    await driver.begin(groups_per_version=8)
+    await driver.feed(0, group_size=1)
+    before = await driver.snapshot()
+    await driver.feed(1, 2, group_size=1)
+    await driver.produce()
+    groups = (await driver.batch(3)).groups
+    await driver.restore(before)
+
+    for _ in range(2):
+        assert await driver.commit(1, groups) == 1
+
+    tasks = (await driver.ledger()).tasks
+    assert (tasks.fed, tasks.consumed, tasks.open) == (3, 3, 0)
+    assert (await driver.feed(0, 1, 2, 3, group_size=1)).num_accepted == 4
+    assert (await driver.ledger()).tasks.fed == 4
+
+
+async def test_what_was_trained_on_ends_also_when_the_server_issued_it_again_meanwhile(driver):
+    await driver.begin(groups_per_version=8)
+    await driver.feed(0, group_size=1)
+    await driver.produce()
+    before = await driver.snapshot()
+    groups = (await driver.batch(1)).groups
+    await driver.restore(before)
+    await driver.register(1)
+    assert (await driver.batch(1)).groups == ()
+
+    await driver.commit(1, groups)
+
+    tasks = (await driver.ledger()).tasks
+    assert (tasks.fed, tasks.consumed, tasks.dropped, tasks.open) == (2, 1, {"stale": 1}, 0)
+    assert await driver.lease() == []
+
+
+async def test_a_second_result_of_a_group_that_has_ended_changes_nothing_in_the_tables(driver):
+    await driver.begin(groups_per_version=8)
+    await driver.feed(0, group_size=1)
+    await driver.produce()
+    groups = (await driver.batch(1)).groups
+    await driver.commit(1, groups, outcome=GroupOutcome.FILTERED)
+    await driver.commit(2, groups, outcome=GroupOutcome.FILTERED)
+    tasks = (await driver.ledger()).tasks
+    assert (tasks.fed, tasks.filtered) == (1, 1)

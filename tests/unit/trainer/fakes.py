@@ -329,6 +329,7 @@ class FakeQueue:
                 ),
                 trained_twice=len(self.trained) - len(set(self.trained)),
                 commits=self.commit_number,
+                ended_sequences=tuple(sorted(int(task_id) for task_id in stream.ended)),
             )
             for partition, stream in self.streams.items()
         )

@@ -57,3 +57,14 @@ def test_what_was_stepped_after_a_state_was_taken_stays_pending():
     account.settle(state)
 
     assert [result.task_id for result in state_of(account).results] == ["00000001"]
+
+
+def test_what_the_queue_ended_is_neither_kept_one_by_one_nor_offered_again():
+    account = Account()
+    account.note_step([make_group(1), make_group(4)], num_tokens=1)
+
+    account.note_ended(1, (2, 5))
+
+    state = state_of(account)
+    assert (state.first_open_sequence, state.ended_sequences) == (3, (4, 5))
+    assert (state.num_consumed, [result.sequence for result in state.results]) == (2, [1, 4])

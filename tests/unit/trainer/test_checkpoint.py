@@ -15,9 +15,7 @@ STATE = CheckpointState(
     commit_number=2,
     results=(
         GroupResult(task_id=TaskId("00000001"), attempt=1, outcome=GroupOutcome.CONSUMED),
-        GroupResult(
-            task_id=TaskId("00000002"), attempt=0, outcome=GroupOutcome.DROPPED, drop_reason=DropReason.STALE
-        ),
+        GroupResult(task_id=TaskId("00000002"), attempt=0, outcome=GroupOutcome.DROPPED, drop_reason=DropReason.STALE),
     ),
     first_open_sequence=40,
     ended_sequences=(41, 43),

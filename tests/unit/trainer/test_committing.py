@@ -16,10 +16,21 @@ from tests.unit.trainer.test_feeding import make_feeder
 
 
 @pytest.fixture
-async def scene(tmp_path):
+async def fed(tmp_path):
     account = Account()
     feeder, queue, link = await make_feeder(tmp_path, account=account)
     await feeder.feed()
+    return account, feeder, queue, link
+
+
+@pytest.fixture
+def feeder(fed):
+    return fed[1]
+
+
+@pytest.fixture
+async def scene(tmp_path, fed):
+    account, feeder, queue, link = fed
     publisher = Publisher(link, FakeShelf(), VersionFile(tmp_path / "version.json"), run_id="demo")
     await publisher.assign(above=-1)
     thread, store = BackendThread(), CheckpointStore(tmp_path / "checkpoints", keep=2)
@@ -92,3 +103,29 @@ async def test_the_end_of_the_run_is_a_commit_of_its_own(scene):
 
     assert queue.commits[-1] == (2, ())
     assert queue.finished
+
+
+async def test_a_checkpoint_contains_what_the_queue_gave_up(scene):
+    committer, account, queue, store = scene
+    stream = queue.streams[Partition.TRAIN]
+    del stream.entries["00000001"]
+    stream.ended["00000001"] = "dead_lettered"
+    stream.dead_lettered += 1
+    account.note_step([make_group(0)], num_tokens=2)
+
+    await committer.save()
+
+    saved = store.newest().run
+    assert (saved.first_open_sequence, saved.ended_sequences, saved.num_dropped) == (2, (), 1)
+
+
+async def test_tasks_that_the_store_forgot_are_fed_again_after_a_checkpoint(scene, feeder):
+    committer, account, queue, _ = scene
+    stream = queue.streams[Partition.TRAIN]
+    forgotten = stream.entries.pop("00000002")
+    account.note_step([make_group(0)], num_tokens=2)
+
+    await committer.save()
+    await feeder.feed()
+
+    assert stream.entries["00000002"].task == forgotten.task
