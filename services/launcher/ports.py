@@ -1,11 +1,23 @@
-"""Addresses that services listen on: free ports are chosen here, given ones are checked before anything starts."""
+"""Addresses that services listen on: free ports are chosen here, given ones are checked before anything starts.
+
+Chosen ports lie below the range that the system gives to clients: otherwise a client on this machine could get the port
+of a service in the moment between its death and its restart.
+"""
 
 from __future__ import annotations
 
+import errno
+import secrets
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 
 from services.common.errors import ConfigError
+
+_CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 10_000
+_FEWEST_PORTS = 1_000
+_MAX_TRIES = 100
 
 
 def split_address(address: str, *, key: str) -> tuple[str, int]:
@@ -46,7 +58,7 @@ def choose_addresses(wanted: dict[str, str]) -> dict[str, str]:
             twin = next((other for other, text in wanted.items() if other < key and text == address and port), None)
             if twin:
                 raise ConfigError(f"{twin} and {key} are both {address}; give each service a port of its own")
-            probe = held.enter_context(_bound(host, port, key=key))
+            probe = held.enter_context(_bound(host, port, key=key) if port else _chosen(host, key=key))
             bound_port = probe.getsockname()[1]
             shown_host = f"[{host}]" if ":" in host else host
             chosen[key] = f"{shown_host}:{bound_port}"
@@ -55,12 +67,41 @@ def choose_addresses(wanted: dict[str, str]) -> dict[str, str]:
 
 def free_port(host: str = "127.0.0.1") -> int:
     """Return a port that is free now."""
-    with _bound(host, 0, key="port") as probe:
+    with _chosen(host, key="port") as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
-def _bound(host: str, port: int, *, key: str) -> socket.socket:
+def _chosen(host: str, *, key: str) -> socket.socket:
+    """Bind a socket to a free port that no client gets; to any free one where there is no such range."""
+    ports = service_ports()
+    for _ in range(_MAX_TRIES if ports else 0):
+        try:
+            return _bound(host, ports[secrets.randbelow(len(ports))], key=key, is_given=False)
+        except _PortTakenError:
+            continue
+    return _bound(host, 0, key=key)
+
+
+def service_ports(client_ports: Path = _CLIENT_PORTS) -> range:
+    """Ports below the range that the system gives to clients; empty when it is unknown or leaves too few.
+
+    Args:
+        client_ports: file with the range's first and last port.
+    """
+    try:
+        first = int(client_ports.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return range(0)
+    ports = range(_LOWEST_PORT, first)
+    return ports if len(ports) >= _FEWEST_PORTS else range(0)
+
+
+class _PortTakenError(ConfigError):
+    """The port is in use."""
+
+
+def _bound(host: str, port: int, *, key: str, is_given: bool = True) -> socket.socket:
     """Bind a socket, or say why not."""
     try:
         family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -68,7 +109,7 @@ def _bound(host: str, port: int, *, key: str) -> socket.socket:
         raise ConfigError(f"{key} is {host}:{port}; the host cannot be resolved ({error.strerror})") from None
     probe = socket.socket(family, kind)
     try:
-        if port:
+        if port and is_given:
             # Connections of an earlier run that only time out do not make a given port unusable for a listener; for a
             # chosen one the option would allow the same choice twice.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,7 +117,8 @@ def _bound(host: str, port: int, *, key: str) -> socket.socket:
     except OSError as error:
         probe.close()
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(
+        kind_of_error = _PortTakenError if error.errno == errno.EADDRINUSE else ConfigError
+        raise kind_of_error(
             f"{key} is {host}:{port}, which cannot be listened on: {reason}; stop the process that uses it, "
             "or choose another port, or port 0 for a free one"
         ) from None

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from services.common.errors import ConfigError
-from services.launcher.ports import choose_addresses, free_port, split_address
+from services.launcher.ports import choose_addresses, free_port, service_ports, split_address
 
 
 def test_every_port_0_becomes_a_port_of_its_own():
@@ -47,3 +47,22 @@ def test_an_unknown_host_is_refused():
 def test_an_address_of_another_machine_is_refused():
     with pytest.raises(ConfigError, match="cannot be listened on"):
         choose_addresses({"queue.address": "192.0.2.1:0"})
+
+
+def test_chosen_ports_lie_below_those_that_clients_get(tmp_path):
+    file = tmp_path / "ip_local_port_range"
+    file.write_text("32768\t60999\n")
+    assert service_ports(file) == range(10_000, 32_768)
+    ports = service_ports()
+    if ports:
+        assert all(free_port() in ports for _ in range(20))
+        (address,) = choose_addresses({"queue.address": "127.0.0.1:0"}).values()
+        assert split_address(address, key="x")[1] in ports
+
+
+@pytest.mark.parametrize("text", ["1024\t65535\n", "10500\t65535\n", "", "all"])
+def test_where_clients_get_every_port_any_free_one_is_chosen(tmp_path, text):
+    file = tmp_path / "ip_local_port_range"
+    file.write_text(text)
+    assert not service_ports(file)
+    assert not service_ports(tmp_path / "nothing")
