@@ -13,6 +13,7 @@ from services.launcher.view import draw
 
 if TYPE_CHECKING:
     from services.common.types import RunId
+    from services.launcher.bottleneck import Cores
     from services.launcher.screen import Screen
 
 _INTERVAL_SECONDS = 2.0
@@ -22,23 +23,25 @@ class Monitor:
     """Asks the queue every two seconds while the run goes on.
 
     Example:
-        monitor = Monitor(config.queue.address, run_id, screen=screen)
+        monitor = Monitor(config.queue.address, run_id, screen=screen, cores=cores_of(config))
         task = group.create_task(monitor.run())
         ...
         monitor.rollouter_wait_share
     """
 
-    def __init__(self, queue_address: str, run_id: RunId, *, screen: Screen) -> None:
+    def __init__(self, queue_address: str, run_id: RunId, *, screen: Screen, cores: Cores) -> None:
         """Watch a run.
 
         Args:
             queue_address: `host:port` of its queue.
             run_id: the run.
             screen: where the view goes.
+            cores: who computes on this machine.
         """
         self._queue_address = queue_address
         self._run_id = run_id
         self._screen = screen
+        self._cores = cores
         self._waited = 0.0
         self._num_seen = 0
 
@@ -70,4 +73,4 @@ class Monitor:
             self._waited += share
             self._num_seen += 1
         if self._screen.wants_view:
-            self._screen.show(draw(snapshot, title=self._run_id))
+            self._screen.show(draw(snapshot, title=self._run_id, cores=self._cores))

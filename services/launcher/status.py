@@ -11,6 +11,7 @@ from services.common.config import load_config
 from services.common.errors import NotFoundError, UnavailableError
 from services.common.rpc.channel import open_channel
 from services.common.types import RunId
+from services.launcher.bottleneck import cores_of
 from services.launcher.run_directory import read_run_id
 from services.launcher.snapshot import take_snapshot
 from services.launcher.summary import read_summary
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import RenderableType
+
+    from services.launcher.bottleneck import Cores
 
 _REFRESH_SECONDS = 1.0
 
@@ -36,16 +39,17 @@ def status_command(run_directory: Path, *, watch: bool) -> int:
         UnavailableError: the run does not go on, or only begins.
     """
     run_id = RunId(read_run_id(run_directory))
-    address = load_config(run_directory / "config.toml").queue.address
+    config = load_config(run_directory / "config.toml")
+    address, cores = config.queue.address, cores_of(config)
     from rich.console import Console  # noqa: PLC0415 - after the checks, which need no terminal
     from rich.live import Live  # noqa: PLC0415
 
     console = Console(highlight=False)
     if watch:
         with Live(console=console, refresh_per_second=4) as live:
-            is_going_on = asyncio.run(_poll(address, run_id, show=live.update, once=False))
+            is_going_on = asyncio.run(_poll(address, run_id, show=live.update, once=False, cores=cores))
     else:
-        is_going_on = asyncio.run(_poll(address, run_id, show=console.print, once=True))
+        is_going_on = asyncio.run(_poll(address, run_id, show=console.print, once=True, cores=cores))
     if is_going_on:
         return 0
     summary = read_summary(run_directory)
@@ -58,7 +62,9 @@ def status_command(run_directory: Path, *, watch: bool) -> int:
     return 0
 
 
-async def _poll(address: str, run_id: RunId, *, show: Callable[[RenderableType], None], once: bool) -> bool:
+async def _poll(
+    address: str, run_id: RunId, *, show: Callable[[RenderableType], None], once: bool, cores: Cores
+) -> bool:
     """Show the run once, or until it has ended; returns whether it still goes on."""
     from services.launcher.view import draw  # noqa: PLC0415 - loads rich
 
@@ -74,7 +80,7 @@ async def _poll(address: str, run_id: RunId, *, show: Callable[[RenderableType],
                 if once:
                     raise UnavailableError(f"{run_id} is starting; ask again in a few seconds") from None
             else:
-                show(draw(snapshot, title=run_id))
+                show(draw(snapshot, title=run_id, cores=cores))
                 if once or snapshot.stats.run_finished:
                     return True
             await asyncio.sleep(_REFRESH_SECONDS)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from services.launcher.bottleneck import Cores
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -30,15 +32,17 @@ class Summary:
         """Whether every task and trajectory is accounted for and none was trained twice."""
         return self.ledger.get("lost") == 0 and self.ledger.get("trained_twice") == 0
 
-    def text(self, *, rollouter_wait_share: float | None = None) -> str:
+    def text(self, *, rollouter_wait_share: float | None = None, cores: Cores | None = None) -> str:
         """Word the report.
 
         Args:
             rollouter_wait_share: share of its time that the average rollouter waited; None when unknown.
+            cores: who computed on this machine; None when unknown.
         """
         lines = ["", "Result", *self._learnt(), "", "Ledger", *self._accounts(), "", *self._balance()]
         wait_share = self.figures.get("wait_share")
-        lines += ["", advise(trainer_wait_share=wait_share, rollouter_wait_share=rollouter_wait_share), ""]
+        advice = advise(trainer_wait_share=wait_share, rollouter_wait_share=rollouter_wait_share, cores=cores)
+        lines += ["", advice, ""]
         lines += self._where()
         return "\n".join(lines) + "\n"
 

@@ -16,20 +16,26 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from services.common.types import Ledger, ReplicaReport
+    from services.launcher.bottleneck import Cores
     from services.launcher.snapshot import Snapshot
 
 
-def draw(snapshot: Snapshot, *, title: str) -> RenderableType:
+def draw(snapshot: Snapshot, *, title: str, cores: Cores | None = None) -> RenderableType:
     """Draw one moment of a run.
 
     Args:
         snapshot: the moment.
         title: names the run.
+        cores: who computes on this machine; None when unknown.
     """
     parts: list[RenderableType] = [Text(title, style="bold"), _figures(snapshot), _replicas(snapshot)]
     if snapshot.ledgers:
         parts.append(ledger_table(snapshot.ledgers))
-    advice = advise(trainer_wait_share=snapshot.trainer_wait_share, rollouter_wait_share=snapshot.rollouter_wait_share)
+    advice = advise(
+        trainer_wait_share=snapshot.trainer_wait_share,
+        rollouter_wait_share=snapshot.rollouter_wait_share,
+        cores=cores,
+    )
     return Group(*parts, Text(advice, style="italic"))
 
 
