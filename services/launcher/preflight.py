@@ -7,12 +7,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.common.errors import ConfigError, InternalError
+from services.common.errors import ConfigError, InternalError, NotFoundError
 from services.launcher.log_file import LogFile
 from services.launcher.ports import choose_addresses
 from services.launcher.process import ChildProcess, Command, describe_exit
 from services.launcher.redis_server import find_program, require_reachable
 from services.launcher.resolve import redis_url
+from services.launcher.summary import read_summary
 from services.launcher.supervisor import EXIT_BAD_INPUT
 
 if TYPE_CHECKING:
@@ -61,6 +62,30 @@ async def check_redis(config: RunConfig) -> None:
         await require_reachable(url)
     else:
         find_program()
+
+
+def check_can_go_on(config: RunConfig, directory: RunDirectory) -> None:
+    """Make sure that a resumed run has not finished with fewer steps than are wanted now.
+
+    Its ledger is closed and its schedule has run out, so nothing would be trained.
+
+    Raises:
+        ConfigError: it has finished; says how to train its model further.
+    """
+    try:
+        summary = read_summary(directory.path)
+    except NotFoundError:
+        # Half a result: the trainer was killed while it wrote it, and writes it again.
+        return
+    if summary is None:
+        return
+    total, wanted = summary.figures.get("total_steps", 0), config.trainer.total_steps
+    if wanted > total:
+        rebuilt = ' --model.build ""' if config.model.build else ""
+        raise ConfigError(
+            f"run {directory.name} has finished its {total} steps and cannot take up more (trainer.total_steps is "
+            f"{wanted}); start a new run from its model with --model.path {directory.path / 'final'}{rebuilt}"
+        )
 
 
 async def prepare_model(

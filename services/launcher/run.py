@@ -12,10 +12,11 @@ from services.common.config import dump_config, load_config
 from services.common.errors import HeadraceError
 from services.common.scoring import check_scorer
 from services.common.types import RunId
+from services.launcher.bottleneck import cores_of
 from services.launcher.fleet import Fleet, FleetPlan, failed
 from services.launcher.interrupts import InterruptedByUserError, Interrupts
 from services.launcher.monitor import Monitor
-from services.launcher.preflight import check_redis, chosen_addresses, prepare_model
+from services.launcher.preflight import check_can_go_on, check_redis, chosen_addresses, prepare_model
 from services.launcher.redis_server import embedded_redis
 from services.launcher.resolve import place_run, redis_url, resolve_paths, with_addresses, with_model, write_config
 from services.launcher.run_directory import open_run_directory
@@ -102,6 +103,7 @@ async def _prepare(config: RunConfig, config_path: Path, *, interrupts: Interrup
     addresses = chosen_addresses(config)
     directory = open_run_directory(config, config_path)
     try:
+        check_can_go_on(config, directory)
         config = with_addresses(place_run(config, directory), addresses.services)
         write_config(config, directory)
         screen.say(f"run {directory.run_id} in {directory.path}; checking data and model ...")
@@ -128,7 +130,8 @@ async def _train(plan: FleetPlan, *, interrupts: Interrupts, screen: Screen) -> 
     screen.say(f"starting queue, reward, trainer and {rollouters} rollouter{'s' if rollouters > 1 else ''} ...")
     async with asyncio.TaskGroup() as group:
         fleet = Fleet(plan, report=screen.say, on_trainer_line=screen.step)
-        monitor = Monitor(plan.config.queue.address, RunId(plan.directory.run_id), screen=screen)
+        run_id = RunId(plan.directory.run_id)
+        monitor = Monitor(plan.config.queue.address, run_id, screen=screen, cores=cores_of(plan.config))
         forcing = group.create_task(_kill_when_forced(fleet, interrupts))
         watching = group.create_task(monitor.run())
         outcome = await _conduct(fleet, group, interrupts=interrupts, screen=screen)
@@ -198,7 +201,8 @@ def _report(plan: FleetPlan, outcome: Outcome, *, config_path: Path) -> int:
             sys.stderr.write(f"headrace: {error.message}\n")
             code = ExitCode.FAILED
     if summary is not None:
-        sys.stdout.write(summary.text(rollouter_wait_share=outcome.rollouter_wait_share))
+        share = outcome.rollouter_wait_share
+        sys.stdout.write(summary.text(rollouter_wait_share=share, cores=cores_of(plan.config)))
         if code is ExitCode.SUCCESS and not summary.balanced:
             code = ExitCode.FAILED
     elif code is ExitCode.SUCCESS:

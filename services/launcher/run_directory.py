@@ -111,7 +111,7 @@ def newest_step(path: Path) -> int:
         with (path / "metrics.jsonl").open("rb") as file:
             file.seek(-min(_METRICS_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
             lines = file.read().splitlines()
-    except FileNotFoundError:
+    except OSError:
         return 0
     newest = 0
     for line in lines:

@@ -1,5 +1,6 @@
 """What is checked before anything starts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from services.common.config import RunConfig
 from services.common.errors import ConfigError
 from services.launcher.ports import free_port
-from services.launcher.preflight import check_redis, chosen_addresses, prepare_model
+from services.launcher.preflight import check_can_go_on, check_redis, chosen_addresses, prepare_model
 from services.launcher.resolve import place_run, write_config
 from services.launcher.run_directory import open_run_directory
 
@@ -40,3 +41,19 @@ async def test_the_sentence_of_the_preparation_is_the_error(tmp_path):
         await prepare_model(directory, on_progress=lambda _: None)
     assert not caught.value.message.startswith("headrace")
     directory.discard()
+
+
+def test_only_a_run_that_finished_with_fewer_steps_cannot_go_on(tmp_path):
+    run = {"directory": str(tmp_path), "name": "done"}
+    wanted = _config(run=run, trainer={"total_steps": 8}, model={"build": "tiny_qwen3"})
+    directory = open_run_directory(wanted, Path("task.toml"))
+    check_can_go_on(wanted, directory)
+    (directory.path / "summary.json").write_text(json.dumps({"steps": 6, "total_steps": 8}))
+    # A kill came between the two files of the result.
+    check_can_go_on(_config(run=run, trainer={"total_steps": 9}), directory)
+    (directory.path / "ledger.json").write_text(json.dumps({"lost": 0, "trained_twice": 0}))
+    check_can_go_on(wanted, directory)
+    more = _config(run=run, trainer={"total_steps": 9}, model={"build": "tiny_qwen3"})
+    with pytest.raises(ConfigError, match=r'finished its 8 steps .* is 9\); .*/done/final --model.build ""$'):
+        check_can_go_on(more, directory)
+    directory.close()
