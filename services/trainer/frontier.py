@@ -2,8 +2,8 @@
 
 Owns the trainer's own account of what has ended, apart from the queue's, so that a store that forgot something can be
 found out and told. What was trained on enters at its step; what the queue dropped or gave up enters with each
-checkpoint, from the queue's account. So its size is bounded by how far groups overtake each other and by what is dropped
-between two checkpoints, not by the length of the run.
+checkpoint, from the queue's account. So its size is bounded by how far groups overtake each other and by what is
+dropped between two checkpoints, not by the length of the run.
 
 Example:
     frontier = Frontier()
