@@ -23,6 +23,9 @@ class ServiceConfig:
     """The Redis or Valkey that holds all state; may hold a password, so it is never shown."""
     address: str = "127.0.0.1:0"
     """Where to listen."""
+    patience_seconds: float = 150.0
+    """Longest wait at start for a Redis that cannot be reached; below the time after which the launcher kills a service
+    that does not serve, so that the service itself says what is wrong."""
     sample_ratio: float = 1.0
     """Share of trajectories that are traced, in [0, 1]; the queue names the traces, so it decides."""
 

@@ -72,10 +72,16 @@ class RedisConnection:
 
         Raises:
             UnavailableError: it does not answer.
-            ConfigError: its `maxmemory-policy` may evict keys.
+            ConfigError: it refuses the user or password, or its `maxmemory-policy` may evict keys.
         """
-        async with self._asking():
-            memory = await self._redis.info("memory")
+        try:
+            async with self._asking():
+                memory = await self._redis.info("memory")
+        except UnavailableError as error:
+            if isinstance(error.__cause__, redis_errors.AuthenticationError):
+                # Waiting does not help as it does for a server that is away.
+                raise ConfigError(error.message) from error.__cause__
+            raise
         policy = memory.get("maxmemory_policy", _WANTED_POLICY)
         if policy != _WANTED_POLICY:
             raise ConfigError(

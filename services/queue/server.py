@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.v1 import queue_service_pb2_grpc
 
+from services.common.errors import UnavailableError
 from services.common.rpc.server import run_service
 from services.queue.servicer import QueueServicer
 from services.queue.store import QueueStore
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     import grpc
@@ -34,10 +36,13 @@ async def serve(
         stop: set it to end the service.
         handle_signals: off where several services share a process.
 
+    While Redis cannot be reached the service runs and says NOT_SERVING; calls fail with UNAVAILABLE.
+
     Raises:
-        UnavailableError: Redis cannot be reached.
-        ConfigError: Redis may evict keys, or the address cannot be bound.
+        UnavailableError: Redis could not be reached for `config.patience_seconds`.
+        ConfigError: Redis refuses the password or may evict keys, or the address cannot be bound.
     """
+    stop = stop or asyncio.Event()
     store = QueueStore(config.redis_url)
 
     def register(server: grpc.aio.Server) -> None:
@@ -45,11 +50,14 @@ async def serve(
         add_servicer(QueueServicer(store), server)  # type: ignore[no-untyped-call]
 
     async def on_started(bound: str) -> None:
-        if on_bound is not None:
+        await store.wait_for_server(patience_seconds=config.patience_seconds, stop=stop)
+        if on_bound is not None and not stop.is_set():
             on_bound(bound)
 
     try:
-        await store.start()
+        with suppress(UnavailableError):
+            # What waiting cannot help is refused before anything is bound.
+            await store.start()
         await run_service(
             "queue",
             address=config.address,

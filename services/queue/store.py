@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from services.common.errors import HeadraceError, NotFoundError
+from services.common.errors import HeadraceError, NotFoundError, UnavailableError
+from services.common.rpc.retry import Backoff
 from services.queue.accounts import Accounts
 from services.queue.batches import Batches
 from services.queue.connection import RedisConnection
@@ -62,9 +63,49 @@ class QueueStore:
 
         Raises:
             UnavailableError: it does not answer.
-            ConfigError: it may evict keys.
+            ConfigError: it refuses the user or password, or may evict keys.
         """
         await self._redis.check()
+
+    async def wait_for_server(self, *, patience_seconds: float, stop: asyncio.Event) -> None:
+        """Wait until the server can be used, or `stop` is set.
+
+        Args:
+            patience_seconds: longest wait.
+            stop: ends the wait at once.
+
+        Raises:
+            ExceptionGroup: of what `start` raises, once the time is over or when waiting cannot help.
+        """
+        async with asyncio.TaskGroup() as group:
+            connecting = group.create_task(self._start_patiently(patience_seconds))
+
+            async def end_early() -> None:
+                await stop.wait()
+                connecting.cancel()
+
+            ending = group.create_task(end_early())
+            await asyncio.wait({connecting})
+            ending.cancel()
+
+    async def _start_patiently(self, patience_seconds: float) -> None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + patience_seconds
+        backoff = Backoff()
+        tries = 0
+        while True:
+            try:
+                await self.start()
+            except UnavailableError as error:
+                tries += 1
+                pause = backoff.pause(tries)
+                if clock() + pause > deadline:
+                    raise
+                if tries == 1:
+                    _log.warning("waiting for Redis", error=error.message, patience_seconds=patience_seconds)
+                await asyncio.sleep(pause)
+            else:
+                return
 
     async def sweep_forever(self) -> None:
         """Lapse overdue leases also while nobody asks for anything."""

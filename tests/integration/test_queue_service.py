@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import uuid
@@ -23,6 +24,7 @@ from services.common.errors import (
     UnavailableError,
 )
 from services.common.rpc.channel import open_channel
+from services.common.rpc.health import check_health, wait_healthy
 from services.common.types import (
     FailedMember,
     Failure,
@@ -41,6 +43,7 @@ from services.common.types import (
 )
 from services.queue.config import ServiceConfig
 from services.queue.server import serve
+from services.queue.store import QueueStore
 from tests.factories import make_task, make_trajectory
 from tests.redis_server import free_port, running_server
 
@@ -258,9 +261,52 @@ async def test_a_redis_that_may_evict_is_refused(tmp_path):
 
 async def test_an_unreachable_redis_is_named_without_its_password():
     port = free_port()
+    config = ServiceConfig(redis_url=f"redis://:secret@127.0.0.1:{port}/0", patience_seconds=0.2)
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}") as caught:
-        await serve(ServiceConfig(redis_url=f"redis://:secret@127.0.0.1:{port}/0"), handle_signals=False)
+        await serve(config, handle_signals=False)
     assert "secret" not in str(caught.value)
+
+
+async def test_a_wrong_password_is_refused_at_once(tmp_path):
+    refused = pytest.raises(ConfigError, match="refused the user or password")
+    with running_server(tmp_path, "--requirepass", "right") as url, refused:
+        await serve(ServiceConfig(redis_url=url), handle_signals=False)
+
+
+async def test_the_service_waits_for_a_redis_that_comes_later_and_says_that_it_does_not_serve(tmp_path):
+    redis_port, port = free_port(), free_port()
+    config = ServiceConfig(redis_url=f"redis://127.0.0.1:{redis_port}/0", address=f"127.0.0.1:{port}")
+    bound = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    service = asyncio.ensure_future(serve(config, on_bound=bound.set_result, stop=stop, handle_signals=False))
+    async with open_channel(config.address) as channel:
+        queue = QueueClient(channel, RunId("late"))
+        await channel.channel_ready()
+        assert await check_health(config.address) == "NOT_SERVING"
+        with pytest.raises(UnavailableError):
+            await begin(queue)
+        with running_server(tmp_path, port=redis_port):
+            assert await asyncio.wait_for(bound, 10.0) == config.address
+            await wait_healthy(config.address, 5.0)
+            await begin(queue)
+            stop.set()
+            await asyncio.wait_for(service, 5.0)
+
+
+async def test_a_service_that_waits_for_redis_stops_at_once():
+    stop = asyncio.Event()
+    # Accepts connections and never answers.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = ServiceConfig(redis_url=f"redis://127.0.0.1:{free_port()}/0")
+        store = QueueStore(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        service = asyncio.ensure_future(serve(config, stop=stop, handle_signals=False))
+        waiting = asyncio.ensure_future(store.wait_for_server(patience_seconds=60.0, stop=stop))
+        await asyncio.sleep(0.3)
+        assert not service.done()
+        assert not waiting.done()
+        stop.set()
+        await asyncio.wait_for(asyncio.gather(service, waiting), 2.0)
+        await store.close()
 
 
 async def test_the_service_outlives_a_restart_of_redis(tmp_path):

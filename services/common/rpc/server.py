@@ -95,12 +95,14 @@ async def run_service(
         try:
             with _signals(stop, enabled=handle_signals), _unwrapped():
                 async with asyncio.TaskGroup() as group:
+                    # First, so that a long `on_started` is no way to outlive the launcher.
+                    tasks = [group.create_task(_watch_parent(stop))]
                     if on_started is not None:
                         await on_started(bound)
-                    tasks = [group.create_task(run()) for run in background]
-                    tasks.append(group.create_task(_watch_parent(stop)))
-                    await health.set("", health_pb2.HealthCheckResponse.SERVING)
-                    _log.info("serving", service_name=name, address=bound)
+                    tasks += [group.create_task(run()) for run in background]
+                    if not stop.is_set():
+                        await health.set("", health_pb2.HealthCheckResponse.SERVING)
+                        _log.info("serving", service_name=name, address=bound)
                     await stop.wait()
                     await _drain(server, health=health, active=active, on_drain=on_drain, grace_seconds=grace_seconds)
                     for task in tasks:

@@ -67,11 +67,14 @@ async def test_a_server_that_is_away_is_named_without_the_password():
 
 async def test_a_wrong_password_is_told_apart(tmp_path):
     with running_server(tmp_path, "--requirepass", "right") as url:
-        connection = RedisConnection(url.replace("redis://", "redis://:wrong@"))
-        with pytest.raises(UnavailableError, match="refused the user or password") as caught:
-            await connection.check()
-        assert "wrong" not in str(caught.value)
-        await connection.close()
+        for password in (":wrong@", ""):
+            connection = RedisConnection(url.replace("redis://", f"redis://{password}"))
+            with pytest.raises(ConfigError, match="refused the user or password") as caught:
+                await connection.check()
+            assert "wrong" not in str(caught.value)
+            with pytest.raises(UnavailableError, match="refused the user or password"):
+                await connection.read(["key"])
+            await connection.close()
 
 
 async def test_a_full_server_is_an_overload_that_names_its_bound(tmp_path, driver):
