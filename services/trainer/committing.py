@@ -81,9 +81,11 @@ class Committer:
         ledger = await self._queue.ledger(Partition.TRAIN)
         self._offer_lost(num_fed, ledger)
         self._account.note_ended(ledger.first_open_sequence, ledger.ended_sequences)
+        num_dropped = sum(ledger.tasks.dropped.values()) + ledger.tasks.dead_lettered
         state = self._account.state(
             next_sequence=self._feeder.next_sequence,
-            num_dropped=sum(ledger.tasks.dropped.values()) + ledger.tasks.dead_lettered,
+            # A store that regained older state knows of fewer.
+            num_dropped=max(num_dropped, self._newest.num_dropped if self._newest else 0),
             policy_version=self._publisher.version,
             epoch=self._queue.epoch,
             seconds=self._seconds(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from services.common.errors import CorruptDataError, InvalidInputError, NotFoundError
 from services.common.tensors import stream_buffers
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from services.common.types import Adoption, Manifest, ReplicaId, RunId
     from services.common.weights import Chunk
 
+MAX_DIGESTS = 256
+"""Newest versions whose adoption may still be reported; a replica reports one long after it was dropped."""
+MAX_ADOPTIONS = 1024
+"""Replicas whose newest report is kept; each restart of one is a new replica."""
 NO_VERSION = -1
 """The newest version before the first is published."""
 
@@ -88,6 +92,7 @@ class PolicyStore:
             )
         self._held[manifest.version] = _Held(manifest=manifest, buffers=stream_buffers(manifest, tensors))
         self._digests[manifest.version] = manifest.digest
+        _keep_newest(self._digests, MAX_DIGESTS)
         while len(self._held) > self._keep_versions:
             self._held.popitem(last=False)
         self._notify()
@@ -139,14 +144,16 @@ class PolicyStore:
         self._check_run(run_id)
         digest = self._digests.get(adoption.version)
         if digest is None:
-            raise NotFoundError(f"version {adoption.version} was not published by this trainer")
+            raise NotFoundError(f"version {adoption.version} was not published by this trainer lately")
         if digest != adoption.digest:
             raise CorruptDataError(
                 f"replica {adoption.replica_id} serves version {adoption.version} with digest {adoption.digest}; it "
                 f"was published with {digest}",
                 version=str(adoption.version),
             )
+        self._adoptions.pop(adoption.replica_id, None)
         self._adoptions[adoption.replica_id] = adoption
+        _keep_newest(self._adoptions, MAX_ADOPTIONS)
 
     def close(self) -> None:
         """End all watches; running streams end by themselves."""
@@ -171,3 +178,9 @@ class PolicyStore:
             known = ", ".join(str(number) for number in self._held) or "none yet"
             raise NotFoundError(f"version {version} is not held; held are: {known}", version=str(version))
         return held
+
+
+def _keep_newest(entries: dict[Any, Any], bound: int) -> None:
+    """Drop what was entered first, down to the bound."""
+    while len(entries) > bound:
+        del entries[next(iter(entries))]

@@ -129,3 +129,16 @@ async def test_tasks_that_the_store_forgot_are_fed_again_after_a_checkpoint(scen
     await feeder.feed()
 
     assert stream.entries["00000002"].task == forgotten.task
+
+
+async def test_a_checkpoint_keeps_the_drops_that_the_store_forgot(scene):
+    committer, account, queue, store = scene
+    queue.streams[Partition.TRAIN].dropped = 3
+    account.note_step([make_group(0)], num_tokens=2)
+    await committer.save()
+    queue.streams[Partition.TRAIN].dropped = 1
+    account.note_step([make_group(1)], num_tokens=2)
+
+    await committer.save()
+
+    assert store.newest().run.num_dropped == 3

@@ -6,8 +6,8 @@ import torch
 
 from services.common.errors import InvalidInputError, NotFoundError
 from services.common.tensors import build_manifest
-from services.common.types import RunId
-from services.trainer.policy_store import NO_VERSION, PolicyStore
+from services.common.types import Adoption, ReplicaId, RunId
+from services.trainer.policy_store import MAX_ADOPTIONS, MAX_DIGESTS, NO_VERSION, PolicyStore
 
 RUN = RunId("demo")
 TENSORS = {"w": torch.arange(4, dtype=torch.float32)}
@@ -66,3 +66,31 @@ async def test_a_slow_watcher_skips_to_the_newest_and_ends_with_the_store():
         await asyncio.sleep(0.05)
         store.close()
     assert seen == [0, 3]
+
+
+def adopt(store, version, *, replica="replica-a"):
+    digest = build_manifest(TENSORS, run_id=RUN, epoch=1, version=version).digest
+    store.report_adoption(
+        RUN,
+        Adoption(
+            replica_id=ReplicaId(replica),
+            version=version,
+            digest=digest,
+            pause_seconds=0.1,
+            total_seconds=1.0,
+            received_bytes=16,
+        ),
+    )
+
+
+async def test_what_is_known_of_old_versions_and_gone_replicas_is_bounded():
+    store = PolicyStore(RUN, keep_versions=1)
+    for version in range(MAX_DIGESTS + 2):
+        publish(store, version)
+    adopt(store, 2)
+    with pytest.raises(NotFoundError, match="version 1 was not published by this trainer lately"):
+        adopt(store, 1)
+    for number in range(MAX_ADOPTIONS):
+        adopt(store, MAX_DIGESTS, replica=f"replica-{number}")
+    assert len(store.adoptions) == MAX_ADOPTIONS
+    assert "replica-a" not in store.adoptions
