@@ -6,10 +6,9 @@ of a service in the moment between its death and its restart.
 
 from __future__ import annotations
 
-import errno
 import secrets
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from services.common.errors import ConfigError
@@ -76,10 +75,8 @@ def _chosen(host: str, *, key: str) -> socket.socket:
     """Bind a socket to a free port that no client gets; to any free one where there is no such range."""
     ports = service_ports()
     for _ in range(_MAX_TRIES if ports else 0):
-        try:
-            return _bound(host, ports[secrets.randbelow(len(ports))], key=key, is_given=False)
-        except _PortTakenError:
-            continue
+        with suppress(OSError):
+            return _bind(host, ports[secrets.randbelow(len(ports))], key=key)
     return _bound(host, 0, key=key)
 
 
@@ -97,29 +94,32 @@ def service_ports(client_ports: Path = _CLIENT_PORTS) -> range:
     return ports if len(ports) >= _FEWEST_PORTS else range(0)
 
 
-class _PortTakenError(ConfigError):
-    """The port is in use."""
-
-
-def _bound(host: str, port: int, *, key: str, is_given: bool = True) -> socket.socket:
+def _bound(host: str, port: int, *, key: str) -> socket.socket:
     """Bind a socket, or say why not."""
+    try:
+        # Connections of an earlier run that only time out do not make a given port unusable for a listener; for a
+        # chosen one the option would allow the same choice twice.
+        return _bind(host, port, key=key, reuse=port != 0)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            f"{key} is {host}:{port}, which cannot be listened on: {reason}; stop the process that uses it, "
+            "or choose another port, or port 0 for a free one"
+        ) from None
+
+
+def _bind(host: str, port: int, *, key: str, reuse: bool = False) -> socket.socket:
+    """Bind a socket; an address that cannot be listened on is an `OSError`."""
     try:
         family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
         raise ConfigError(f"{key} is {host}:{port}; the host cannot be resolved ({error.strerror})") from None
     probe = socket.socket(family, kind)
     try:
-        if port and is_given:
-            # Connections of an earlier run that only time out do not make a given port unusable for a listener; for a
-            # chosen one the option would allow the same choice twice.
+        if reuse:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(target)
-    except OSError as error:
+    except OSError:
         probe.close()
-        reason = (error.strerror or str(error)).lower()
-        kind_of_error = _PortTakenError if error.errno == errno.EADDRINUSE else ConfigError
-        raise kind_of_error(
-            f"{key} is {host}:{port}, which cannot be listened on: {reason}; stop the process that uses it, "
-            "or choose another port, or port 0 for a free one"
-        ) from None
+        raise
     return probe
