@@ -70,7 +70,7 @@ def test_a_wrong_config_is_one_sentence_and_status_2(tmp_path):
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=50)
     assert ended.returncode == 2
     sentence = ended.stderr.splitlines()[-1]
-    assert sentence.startswith("headrace rollouter: model.path is '/no/such/folder'")
+    assert sentence.startswith("headrace rollouter: model.path '/no/such/folder' is")
 
 
 def test_a_replica_without_weights_does_not_load_torch():
