@@ -12,6 +12,8 @@ from tests.e2e import system
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
+# Many enough that the run still goes on when its state has been asked for.
+_STEPS = 120
 _TREE = {"trajectory", "task.wait", "generate", "reward.score", "queue.put", "queue.wait", "train.consume"}
 
 
@@ -63,7 +65,7 @@ def test_a_run_trains_and_leaves_model_ledger_and_whole_traces(runs, tmp_path):
 
 def test_ctrl_c_drains_and_the_run_can_be_resumed_to_its_end(runs, tmp_path):
     config = system.write_config(tmp_path, directory=runs)
-    words = ("run", str(config), "--run.name", "resumed", "--trainer.total_steps", "40")
+    words = ("run", str(config), "--run.name", "resumed", "--trainer.total_steps", str(_STEPS))
     process = system.start(*words)
     folder = runs / "resumed"
     system.wait_for(lambda: len(system.read_lines(folder / "metrics.jsonl")) >= 3, seconds=60, what="the third step")
@@ -83,7 +85,7 @@ def test_ctrl_c_drains_and_the_run_can_be_resumed_to_its_end(runs, tmp_path):
     ledger = json.loads((folder / "ledger.json").read_text())
     assert (ledger["lost"], ledger["trained_twice"]) == (0, 0)
     last = {entry["step"]: entry for entry in system.read_lines(folder / "metrics.jsonl")}
-    assert sorted(last) == list(range(1, 41))
+    assert sorted(last) == list(range(1, _STEPS + 1))
 
 
 def test_verify_checks_everything_and_says_what_fails(runs, tmp_path):
