@@ -127,12 +127,20 @@ async def test_a_stopped_engine_fails_what_it_holds():
 
 
 async def test_requests_are_checked():
-    engine = make_engine(seconds_per_token=0.01, context_length=25)
+    engine = make_engine(context_length=25)
     with pytest.raises(InvalidInputError, match="context 25"):
         await engine.generate(make_request(engine, text="long" * 20))
-    running = asyncio.ensure_future(engine.generate(make_request(engine, text="hi")))
-    await asyncio.sleep(0.01)
-    with pytest.raises(ConflictError, match="'a'"):
-        await engine.generate(make_request(engine, text="hi"))
     # The context leaves less room than the reply wants.
-    assert (await running).end_reason is EndReason.LENGTH
+    assert (await engine.generate(make_request(engine, text="hi"))).end_reason is EndReason.LENGTH
+
+
+async def test_an_id_that_is_held_is_refused():
+    # Long enough that the first request is still held, however late this process is scheduled.
+    engine = make_engine(seconds_per_token=10.0)
+    running = asyncio.ensure_future(engine.generate(make_request(engine)))
+    while not engine.busy_slots:
+        await asyncio.sleep(0)
+    with pytest.raises(ConflictError, match="'a'"):
+        await engine.generate(make_request(engine))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
