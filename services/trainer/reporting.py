@@ -174,7 +174,7 @@ class Reporter:
             "tokens_per_second": num_tokens / max(seconds, 1e-9),
             "trajectories": sum(entry["num_trajectories"] for entry in steps),
             "versions": num_versions,
-            "epochs": self._status.epoch,
+            "epoch": self._status.epoch,
             "staleness_mean": mean(entry["staleness_mean"] for entry in steps),
             "staleness_max": max((entry["staleness_max"] for entry in steps), default=0),
             "max_staleness": self._config.async_.max_staleness,

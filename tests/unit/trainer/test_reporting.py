@@ -127,6 +127,8 @@ async def test_the_end_writes_ledger_and_summary(config, reporter):
     assert (summary["pass_rate_before"], summary["pass_rate_after"]) == (0.25, 0.75)
     assert (summary["steps"], summary["trajectories"], summary["tokens_per_second"]) == (2, 40, 4080.0)
     assert (summary["staleness_mean"], summary["staleness_max"], summary["lost"]) == (2.0, 2, 0)
+    assert "epoch" in summary
+    assert "epochs" not in summary
     ledger = json.loads((root / "ledger.json").read_text())
     assert ledger["lost"] == ledger["train"]["tasks"]["lost"] == 0
     assert set(ledger) == {"lost", "trained_twice", "train", "validation"}
