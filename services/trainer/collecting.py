@@ -2,7 +2,8 @@
 
 Consumes ready groups; waits for rollouters; is unblocked by finished groups, the end of data or a wish to stop.
 Guarantees that a batch is in order of sequence, that no group is handed on that this trainer already used, and that a
-run which got nothing for `stall_seconds` ends with a sentence that says what it waits for.
+run which got nothing for `stall_seconds` ends with a sentence that says what it waits for and what failed. A run in
+which every attempt fails ends sooner.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.common.errors import ReconcileRequiredError, StalledError
-from services.common.types import Partition
+from services.common.types import FailureReason, Partition
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
-    from services.common.types import Group, LeasedBatch, RunStats
+    from services.common.types import Group, LeasedBatch, Ledger, RunStats
     from services.trainer.account import Account
     from services.trainer.queue_link import QueueLink
 
@@ -25,6 +26,8 @@ POLL_SECONDS = 2.0
 """Longest single wait; also how late a wish to stop is noticed."""
 NUDGE_SECONDS = 10.0
 """Time without news after which feeder and version are told to the queue again."""
+HOPELESS_BATCHES = 3
+"""A run whose first so many batches of tasks were dead-lettered, without a single scored attempt, is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,7 +120,7 @@ class BatchCollector:
             nudge: called now and then while nothing comes.
 
         Raises:
-            StalledError: nothing came for too long.
+            StalledError: nothing came for too long, or nothing can come since every attempt fails.
             ReconcileRequiredError: the queue does not know of a commit, or handed out what was used before.
         """
         groups: list[Group] = []
@@ -136,7 +139,9 @@ class BatchCollector:
                 break
             patience.news(got=bool(answer.groups), num_ready=answer.num_ready)
             if patience.exhausted:
-                raise StalledError(describe_stall(await self._queue.stats(), self._stall_seconds, wanted=num_groups))
+                raise await stall_error(self._queue, self._stall_seconds, wanted=num_groups)
+            if not groups and not answer.num_ready and self._account.step == 0:
+                check_hope(await self._queue.ledger(Partition.TRAIN), wanted=num_groups)
             if not answer.groups and patience.nudge_due():
                 await nudge()
         return Batch(
@@ -158,6 +163,45 @@ class BatchCollector:
                 raise ReconcileRequiredError(
                     f"the queue handed out task {group.task_id} (attempt {group.attempt}), which was trained on before"
                 )
+
+
+async def stall_error(
+    queue: QueueLink, seconds: float, *, wanted: int, partition: Partition = Partition.TRAIN
+) -> StalledError:
+    """The error of a run that got nothing for too long, with what it waits for and what failed."""
+    waits_for = describe_stall(await queue.stats(), seconds, wanted=wanted, partition=partition)
+    failures = describe_failures(await queue.ledger(partition))
+    prefix = "" if partition is Partition.TRAIN else f"{partition}: "
+    return StalledError(f"{prefix}{waits_for}; {failures}" if failures else f"{prefix}{waits_for}")
+
+
+def check_hope(ledger: Ledger, *, wanted: int) -> None:
+    """End a run in which no attempt was ever scored and several batches of tasks were dead-lettered.
+
+    Raises:
+        StalledError: it is so.
+    """
+    tasks, attempts = ledger.tasks, ledger.trajectories
+    bound = HOPELESS_BATCHES * wanted
+    # A reward service that cannot be reached may only be late, so that gets all of `stall_seconds`.
+    may_heal = bool(attempts.failed.get(FailureReason.REWARD_UNAVAILABLE))
+    if tasks.dead_lettered >= bound and not (tasks.consumed or attempts.put or may_heal):
+        raise StalledError(
+            f"no attempt was ever scored: {describe_failures(ledger)} (given up at {bound} dead-lettered tasks, "
+            f"{HOPELESS_BATCHES} times trainer.groups_per_step)"
+        )
+
+
+def describe_failures(ledger: Ledger) -> str:
+    """Word what failed by reason and where to look; empty when nothing did."""
+    failed = {str(reason): count for reason, count in ledger.trajectories.failed.items() if count}
+    if not failed and not ledger.tasks.dead_lettered:
+        return ""
+    parts = [f"{count:,} attempts failed with {reason}" for reason, count in sorted(failed.items())]
+    parts.append(f"{ledger.tasks.dead_lettered:,} tasks were dead-lettered")
+    is_reward = any(reason.startswith("reward_") for reason in failed)
+    logs = "logs/reward.log and logs/rollouter-*.log" if is_reward else "logs/rollouter-*.log"
+    return f"{', '.join(parts)}; look into {logs}"
 
 
 def describe_stall(stats: RunStats, seconds: float, *, wanted: int, partition: Partition = Partition.TRAIN) -> str:

@@ -10,9 +10,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from services.common.errors import InternalError, StalledError
+from services.common.errors import InternalError
 from services.common.types import GroupOutcome, GroupResult, Partition
-from services.trainer.collecting import POLL_SECONDS, Patience, describe_stall
+from services.trainer.collecting import POLL_SECONDS, Patience, describe_failures, stall_error
 from services.trainer.feeding import CHUNK_TASKS
 from services.trainer.figures import mean
 
@@ -115,12 +115,10 @@ class Validator:
                 break
             patience.news(got=bool(answer.groups), num_ready=answer.num_ready)
             if patience.exhausted:
-                sentence = describe_stall(
-                    await self._queue.stats(), self._stall_seconds, wanted=1, partition=Partition.VALIDATION
-                )
-                raise StalledError(f"validation: {sentence}")
+                raise await stall_error(self._queue, self._stall_seconds, wanted=1, partition=Partition.VALIDATION)
         if not rewards:
-            raise InternalError(f"validation: none of {num_tasks} held-out tasks could be scored; the ledger says why")
+            failures = describe_failures(await self._queue.ledger(Partition.VALIDATION))
+            raise InternalError(f"validation: none of {num_tasks} held-out tasks could be scored: {failures}")
         return Measurement(
             step=step,
             version=version,

@@ -73,6 +73,7 @@ class Stream:
     filtered: int = 0
     dropped: int = 0
     dead_lettered: int = 0
+    failed: int = 0
     data_ended: bool = False
     requests: dict[str, tuple[Group, ...]] = field(default_factory=dict)
 
@@ -158,6 +159,7 @@ class FakeQueue:
                 if task_id in self.unscorable:
                     del stream.entries[task_id]
                     stream.ended[task_id] = "dead_lettered"
+                    stream.failed += entry.task.group_size
                     stream.dead_lettered += 1
                 elif entry.group is None and entry.min_version <= self.version:
                     entry.group = self._group(partition, entry)
@@ -325,7 +327,13 @@ class FakeQueue:
                     open=len(stream.entries),
                 ),
                 trajectories=TrajectoryLedger(
-                    issued=0, put=0, duplicate=0, lapsed=0, failed={}, released={}, in_flight=0
+                    issued=stream.failed,
+                    put=0,
+                    duplicate=0,
+                    lapsed=0,
+                    failed={"reward_error": stream.failed} if stream.failed else {},
+                    released={},
+                    in_flight=0,
                 ),
                 trained_twice=len(self.trained) - len(set(self.trained)),
                 commits=self.commit_number,

@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 
 from services.common.errors import ReconcileRequiredError, StalledError
+from services.common.types import Partition, TaskId
 from services.trainer.account import Account
-from services.trainer.collecting import NUDGE_SECONDS, BatchCollector, Patience, describe_stall
+from services.trainer.collecting import NUDGE_SECONDS, BatchCollector, Patience, check_hope, describe_stall
 from tests.unit.trainer.fakes import FakeQueue
 from tests.unit.trainer.test_account import make_group
 from tests.unit.trainer.test_feeding import make_feeder
@@ -134,3 +135,27 @@ async def test_a_stall_without_replicas_or_depths_is_said_as_such():
 
     assert "nothing is queued" in describe_stall(stats, 3.0, wanted=2)
     assert "none is heard of, start one" in describe_stall(stats, 3.0, wanted=2)
+
+
+async def test_a_run_in_which_every_attempt_fails_ends_at_once_and_names_the_failures(tmp_path):
+    queue = FakeQueue()
+    queue.unscorable = {TaskId(f"{index:08d}") for index in range(20)}
+    feeder, _, link = await make_feeder(tmp_path, queue)
+
+    await feeder.feed()
+    assert queue.streams[Partition.TRAIN].dead_lettered >= 3
+
+    with pytest.raises(
+        StalledError, match=r"no attempt was ever scored: \d+ attempts failed with reward_error, \d+ tasks"
+    ):
+        await make_collector(link, stall_seconds=0.05).collect(1, use_version=0, nudge=nothing)
+
+
+async def test_a_reward_service_that_cannot_be_reached_gets_all_the_time(tmp_path):
+    ledger, _ = await FakeQueue().get_ledger()
+    hopeless = replace(ledger, tasks=replace(ledger.tasks, dead_lettered=6))
+
+    check_hope(replace(hopeless, trajectories=replace(ledger.trajectories, failed={"reward_unavailable": 1})), wanted=2)
+    check_hope(replace(hopeless, trajectories=replace(ledger.trajectories, put=1)), wanted=2)
+    with pytest.raises(StalledError, match="given up at 6 dead-lettered tasks"):
+        check_hope(hopeless, wanted=2)

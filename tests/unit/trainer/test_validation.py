@@ -76,7 +76,10 @@ async def test_a_measurement_without_a_single_score_is_an_error(tmp_path):
     queue.unscorable = {TaskId(f"{index:08d}") for index in range(3)}
     validator, _, _ = await make_validator(tmp_path, queue)
 
-    with pytest.raises(InternalError, match="none of 3 held-out tasks could be scored"):
+    with pytest.raises(
+        InternalError,
+        match=r"none of 3 held-out.*: 6 attempts failed with reward_error, 3 tasks were.*logs/reward\.log",
+    ):
         await validator.measure(version=0, step=0)
 
 
