@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from services.launcher.run_directory import RunDirectory
     from services.trainer.dataset import DataRow
 
+_EXIT_FAILED = 1
 _START_SECONDS = 120.0
 _SCORE_SECONDS = 60.0
 _GENERATE_SECONDS = 120.0
@@ -41,7 +42,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def verify_command(config_path: Path, flags: Sequence[str]) -> int:
-    """Run the command and return its exit status: 0 when every check passed, 2 otherwise.
+    """Run the command and return its exit status: 0 when every check passed, 1 otherwise.
 
     Args:
         config_path: the configuration.
@@ -97,8 +98,9 @@ class _Verification:
             await self._check("generation", lambda: self._generation(directory, addresses))
         finally:
             directory.close()
-        sys.stdout.write("everything is there\n" if not self._num_failed else f"{self._num_failed} checks failed\n")
-        return 2 if self._num_failed else 0
+        checks = "check" if self._num_failed == 1 else "checks"
+        sys.stdout.write(f"{self._num_failed} {checks} failed\n" if self._num_failed else "everything is there\n")
+        return _EXIT_FAILED if self._num_failed else 0
 
     async def _check(self, name: str, check: Callable[[], Awaitable[str]]) -> None:
         """Do one check and print its line."""
@@ -106,9 +108,10 @@ class _Verification:
             _say("ok", name, await check())
         except _LeftOutError as error:
             _say("--", name, f"left out: {error}")
-        except HeadraceError as error:
+        except Exception as error:
+            # Whatever a check runs into is its verdict, and the others still come.
             self._num_failed += 1
-            _say("FAILED", name, error.message)
+            _say("FAILED", name, _sentence(error))
 
     def _temporary_run(self, addresses: Addresses) -> RunDirectory:
         """Make a run directory that nobody sees."""
@@ -240,6 +243,15 @@ async def _outcome(work: Awaitable[None]) -> str:
     except HeadraceError as error:
         return error.message
     return ""
+
+
+def _sentence(error: Exception) -> str:
+    """Word what ended a check in one line; a task group hands out its body's error wrapped in a group."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, HeadraceError):
+        return " ".join(error.message.split())
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _say(verdict: str, name: str, text: str) -> None:
