@@ -100,13 +100,13 @@ class Summary:
 
 
 def read_summary(run_directory: Path) -> Summary | None:
-    """Read what a finished run left; None when the run has not finished yet.
+    """Read what a finished run left; None when the run has not finished, though a failed one leaves its ledger.
 
     Raises:
-        NotFoundError: one of the two files is there and the other is not, or one cannot be read.
+        NotFoundError: one of the two files cannot be read.
     """
     files = run_directory / "summary.json", run_directory / "ledger.json"
-    if not any(file.exists() for file in files):
+    if not files[0].exists():
         return None
     try:
         figures, ledger = (json.loads(file.read_text(encoding="utf-8")) for file in files)

@@ -118,8 +118,9 @@ class TrainingLoop:
         status = self._parts.status
         try:
             status.state = await self._run()
-        except BaseException:
+        except BaseException as error:
             status.state = TrainerState.FAILED
+            await self._reporter.failed(error, self._parts.queue)
             raise
 
     async def _run(self) -> TrainerState:

@@ -6,10 +6,13 @@ take the last line of a step.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from services.common.errors import FencedError, HeadraceError
 from services.trainer.figures import mean, staleness
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from services.trainer.backend.port import StepMetrics
     from services.trainer.collecting import Batch
     from services.trainer.figures import BatchFigures
+    from services.trainer.queue_link import QueueLink
     from services.trainer.run_directory import RunDirectory
     from services.trainer.status import TrainerStatus
     from services.trainer.tasks import TaskSource
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 SAMPLES_PER_STEP = 2
 """Trajectories per step that go into `samples.jsonl`: the first of as many groups."""
+LAST_WORDS_SECONDS = 5.0
+"""Time that a failed trainer gives the queue to tell the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +80,13 @@ class Reporter:
         self._source = source
         self._config = config
         self._announce = announce
+        self._has_run = False
         self.validated_step: int | None = None
         """Step of the newest measurement; `None` before the first."""
 
     def began(self, *, epoch: int, step: int, resumed: bool) -> None:
         """Note that the trainer took the run over."""
+        self._has_run = True
         self._status.epoch = epoch
         self._status.step = step
         done = [entry["step"] for entry in self._run_directory.validations() if entry["step"] <= step]
@@ -145,6 +153,20 @@ class Reporter:
 
     def finished(self, ledgers: Iterable[Ledger], *, seconds: float, num_versions: int) -> None:
         """Write `ledger.json` and `summary.json`."""
+        account = self._write_ledger(ledgers)
+        self._run_directory.write_summary(self._summary(account, seconds=seconds, num_versions=num_versions))
+
+    async def failed(self, error: BaseException, queue: QueueLink) -> None:
+        """Write `ledger.json` of a run that an error ended, if the queue answers soon."""
+        # A trainer that was replaced or never took over must not touch another one's files.
+        if not self._has_run or isinstance(error, FencedError) or not isinstance(error, Exception):
+            return
+        with suppress(HeadraceError, OSError, TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                self._write_ledger(await queue.ledgers())
+
+    def _write_ledger(self, ledgers: Iterable[Ledger]) -> dict[str, Any]:
+        """Write `ledger.json`; returns what it holds."""
         accounts = {ledger.partition.value: _ledger_values(ledger) for ledger in ledgers}
         account: dict[str, Any] = {
             "lost": sum(values["lost"] for values in accounts.values()),
@@ -152,7 +174,7 @@ class Reporter:
             **accounts,
         }
         self._run_directory.write_ledger(account)
-        self._run_directory.write_summary(self._summary(account, seconds=seconds, num_versions=num_versions))
+        return account
 
     def _summary(self, account: dict[str, Any], *, seconds: float, num_versions: int) -> dict[str, Any]:
         """What became of the run."""

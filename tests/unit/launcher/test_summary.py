@@ -84,6 +84,9 @@ def test_an_account_that_does_not_balance_is_a_defect(tmp_path, wrong):
 
 def test_a_run_that_has_not_finished_has_no_report(tmp_path):
     assert read_summary(tmp_path) is None
+    _write(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    assert read_summary(tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["summary.json", "ledger.json"])

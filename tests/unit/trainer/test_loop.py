@@ -234,6 +234,8 @@ async def test_a_run_without_rollouters_ends_with_a_sentence_that_says_what_it_w
 
     with pytest.raises(StalledError, match=r"no group became ready for 0.3 s: 0 of 2 groups ready, 8 members wait"):
         await finished(make_config(tmp_path, trainer={"stall_seconds": 0.3}), queue)
+    assert json.loads((tmp_path / "demo" / "ledger.json").read_text())["train"]["tasks"]["open"] == 4
+    assert not (tmp_path / "demo" / "summary.json").exists()
 
 
 async def test_a_trainer_that_was_replaced_ends_as_fenced(tmp_path):
