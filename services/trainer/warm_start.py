@@ -71,7 +71,7 @@ class WarmStartSettings:
     """AdamW's peak rate in the first phase; rises shortly and falls linearly to a tenth."""
     learn_to_pass_rate: float = 0.95
     """The first phase, on right answers only, stops as soon as the held-out pass rate is at least this."""
-    wrong_share: float = 0.75
+    wrong_share: float = 0.9
     """Share of the second phase's answers that are another question's, in [0, 1)."""
     stop_at_pass_rate: float = 0.3
     """The second phase stops as soon as the held-out pass rate is at most this."""

@@ -27,7 +27,7 @@ class WarmStartSection(Section):
     """Peak learning rate of the first phase, which learns from right answers; the second takes a tenth of it."""
     batch_size: int = Field(default=64, ge=1)
     """Examples per step."""
-    wrong_share: float = Field(default=0.75, ge=0.0, lt=1.0)
+    wrong_share: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Share of the second phase's answers that are another question's, so that the model becomes unsure."""
     stop_at_pass_rate: float = Field(default=0.3, gt=0.0, le=1.0)
     """The second phase stops when sampled answers pass no more often than this."""
