@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def split_flags(words: list[str]) -> tuple[list[str], list[str]]:
-    """Part `--section.key value` flags from the other words; a flag without a value is set to true."""
+    """Part `--section.key value` flags from the other words; whether a value may be left out is for the loader."""
     rest: list[str] = []
     flags: list[str] = []
     pending = list(words)
@@ -48,10 +48,8 @@ def split_flags(words: list[str]) -> tuple[list[str], list[str]]:
         name, equals, _ = word.partition("=")
         if not name.startswith("--") or "." not in name:
             rest.append(word)
-        elif equals:
+        elif equals or not pending or pending[0].startswith("--"):
             flags.append(word)
-        elif not pending or pending[0].startswith("--"):
-            flags.append(f"{word}=true")
         else:
             flags.append(f"{word}={pending.pop(0)}")
     return rest, flags

@@ -51,7 +51,11 @@ def load_config(path: Path, flags: Sequence[str] = ()) -> RunConfig:
 
 
 def parse_flags(flags: Sequence[str]) -> list[tuple[list[str], Any]]:
-    """Turn `--section.key value` words into key paths and values, typed as TOML would type them."""
+    """Turn `--section.key value` words into key paths and values, typed as TOML would type them.
+
+    Raises:
+        ConfigError: a word is no flag, or one has no value; only a boolean key may leave it out, and is then true.
+    """
     pairs: list[tuple[list[str], Any]] = []
     words = list(flags)
     while words:
@@ -61,11 +65,15 @@ def parse_flags(flags: Sequence[str]) -> list[tuple[list[str], Any]]:
             raise ConfigError(
                 f"{word!r} is not a flag; write --section.key value, for example --trainer.total_steps 20"
             )
+        keys = name.replace("-", "_").split(".")
         if not equals:
-            if not words:
+            if words and not words[0].startswith("--"):
+                text = words.pop(0)
+            elif _is_boolean(keys):
+                text = "true"
+            else:
                 raise ConfigError(f"--{name} has no value; write --{name} VALUE")
-            text = words.pop(0)
-        pairs.append((name.replace("-", "_").split("."), _typed(text)))
+        pairs.append((keys, _typed(text)))
     return pairs
 
 
@@ -182,6 +190,16 @@ def _known_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[st
         if section is not None:
             keys.extend(_known_keys(section, f"{label}."))
     return keys
+
+
+def _is_boolean(keys: Sequence[str]) -> bool:
+    """Whether the key at this path of the schema is true or false."""
+    annotation: object = RunConfig
+    for key in keys:
+        section = _section_type(annotation)
+        fields = {} if section is None else section.model_fields
+        annotation = next((info.annotation for name, info in fields.items() if key in (name, info.alias)), None)
+    return annotation is bool
 
 
 def _section_type(annotation: object) -> type[BaseModel] | None:

@@ -59,6 +59,7 @@ def test_defaults_lose_to_the_file_and_the_file_loses_to_flags(tmp_path):
         (["--trainer.total-steps=20"], ["trainer", "total_steps"], 20),
         (["--trainer.learning_rate", "1e-3"], ["trainer", "learning_rate"], 1e-3),
         (["--run.resume", "true"], ["run", "resume"], True),
+        (["--run.resume"], ["run", "resume"], True),
         (["--run.name", "plain-text"], ["run", "name"], "plain-text"),
         (["--run.name", '"7"'], ["run", "name"], "7"),
         (["--rollout.stop", '["a", "b"]'], ["rollout", "stop"], ["a", "b"]),
@@ -75,7 +76,9 @@ def test_flags_are_typed_as_toml_would_type_them(words, keys, value):
     [
         (["trainer.total_steps", "3"], "is not a flag"),
         (["--steps", "3"], "is not a flag"),
-        (["--trainer.total_steps"], "has no value"),
+        (["--trainer.total_steps"], "--trainer.total_steps has no value; write --trainer.total_steps VALUE"),
+        (["--trainer.total_steps", "--run.resume"], "--trainer.total_steps has no value"),
+        (["--model.path"], "--model.path has no value"),
         (["--model.path.deeper", "3"], "which has no keys below it"),
     ],
 )

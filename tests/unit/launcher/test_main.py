@@ -16,8 +16,8 @@ _TOML = '[model]\npath = "some-model"\n[data]\nsource = "rows.jsonl"\n'
         (["run", "a.toml"], ["run", "a.toml"], []),
         (["run", "--a.b", "3", "a.toml"], ["run", "a.toml"], ["--a.b=3"]),
         (["run", "a.toml", "--a.b=3", "--quiet"], ["run", "a.toml", "--quiet"], ["--a.b=3"]),
-        (["run", "a.toml", "--run.resume"], ["run", "a.toml"], ["--run.resume=true"]),
-        (["run", "a.toml", "--run.resume", "--a.b", "-1"], ["run", "a.toml"], ["--run.resume=true", "--a.b=-1"]),
+        (["run", "a.toml", "--run.resume"], ["run", "a.toml"], ["--run.resume"]),
+        (["run", "a.toml", "--run.resume", "--a.b", "-1"], ["run", "a.toml"], ["--run.resume", "--a.b=-1"]),
         (["run", "a.toml", "--a.b", "c=d"], ["run", "a.toml"], ["--a.b=c=d"]),
     ],
 )
