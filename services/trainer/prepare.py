@@ -37,18 +37,20 @@ def prepare(config: RunConfig, *, folder: Path, progress: Callable[[str], None])
         progress: gets a line for each stage.
 
     Raises:
-        ConfigError: data or model are wrong.
+        ConfigError: data, devices or model are wrong.
     """
     data = load_data(config, folder=folder)
     excluded = f", {data.num_excluded} left out since their question is held out" if data.num_excluded else ""
     progress(f"data: {len(data.train)} training rows, {len(data.validation)} held out{excluded}")
     # Loading torch takes seconds; bad data is found before.
+    import torch  # noqa: PLC0415
     from transformers import AutoConfig  # noqa: PLC0415
     from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
     from services.common.model_folder import context_length, load_tokenizer  # noqa: PLC0415
     from services.trainer.model_source import resolve_model  # noqa: PLC0415
 
+    check_devices(config, has_cuda=torch.cuda.is_available())
     # Bars would stand where the one sentence about bad input belongs.
     disable_progress_bar()
     model = resolve_model(config, data, progress=progress)
@@ -61,6 +63,17 @@ def prepare(config: RunConfig, *, folder: Path, progress: Callable[[str], None])
     longest = check_prompts([*data.train, *data.validation], tokenizer=tokenizer, max_context_tokens=context)
     progress(f"model: {model}; longest prompt {longest} of {context} tokens")
     return model
+
+
+def check_devices(config: RunConfig, *, has_cuda: bool) -> None:
+    """Make sure that no service is told to use a GPU that is not there.
+
+    Raises:
+        ConfigError: this machine has no CUDA device and one is named.
+    """
+    for key, device in (("trainer.device", config.trainer.device), ("engine.device", config.engine.device)):
+        if device.startswith("cuda") and not has_cuda:
+            raise ConfigError(f"{key} is {device!r} and this machine has no CUDA device; use cpu or auto")
 
 
 def check_prompts(rows: Sequence[DataRow], *, tokenizer: PreTrainedTokenizerBase, max_context_tokens: int) -> int:

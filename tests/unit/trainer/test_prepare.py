@@ -3,10 +3,11 @@ import json
 import pytest
 import tomli_w
 
+from services.common.config import load_config
 from services.common.errors import ConfigError
 from services.common.types import Message
 from services.trainer.dataset import DataRow
-from services.trainer.prepare import check_prompts, main
+from services.trainer.prepare import check_devices, check_prompts, main
 
 
 def write_config(tmp_path, rows, **model):
@@ -53,6 +54,16 @@ def test_bad_input_ends_in_one_sentence_and_status_2(tmp_path, capsys, rows, fla
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("headrace: ")
     assert sentence in error
+
+
+@pytest.mark.parametrize("key", ["trainer.device", "engine.device"])
+def test_a_gpu_that_is_not_there_is_refused_by_its_key(tmp_path, key):
+    config = load_config(write_config(tmp_path, []), [f"--{key}", "cuda"])
+    check_devices(config, has_cuda=True)
+
+    sentence = f"{key} is 'cuda' and this machine has no CUDA device; use cpu or auto"
+    with pytest.raises(ConfigError, match=sentence):
+        check_devices(config, has_cuda=False)
 
 
 class Template:
