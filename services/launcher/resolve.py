@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from services.common.config import RunConfig
     from services.launcher.run_directory import RunDirectory
 
-_GENERATED_PREFIX = "reasoning_gym:"
+_DATA_SUFFIX = ".jsonl"
 
 
 def resolve_paths(config: RunConfig, config_path: Path) -> RunConfig:
@@ -64,8 +64,11 @@ def redis_url(config: RunConfig) -> str:
 
 
 def _source(source: str, folder: Path) -> str:
-    """Make a data file's path absolute; generated sources are no paths."""
-    return source if source.startswith(_GENERATED_PREFIX) else _found(source, folder)
+    """Make a data file's path absolute; generated sources are no paths.
+
+    A file that is missing too, or it would be reported as missing from the folder of the services' own copy.
+    """
+    return str(folder / _found(source, folder)) if source.endswith(_DATA_SUFFIX) else source
 
 
 def _found(path: str, folder: Path) -> str:

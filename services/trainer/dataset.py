@@ -180,6 +180,9 @@ def _find(source: str, *, folder: Path) -> Path:
     for candidate in (folder / source, Path(source)):
         if candidate.is_file():
             return candidate
+    path = Path(source)
+    if path.is_absolute():
+        raise ConfigError(f"data file {path.name!r} does not exist in {path.parent}")
     raise ConfigError(f"data file {source!r} does not exist in {folder} nor in the working folder")
 
 

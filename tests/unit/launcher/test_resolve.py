@@ -1,10 +1,12 @@
 """What the services read is resolved: absolute paths, chosen addresses, no secret."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from services.common.config import RunConfig, load_config
+from services.common.errors import ConfigError
 from services.launcher.resolve import (
     place_run,
     redis_url,
@@ -14,6 +16,7 @@ from services.launcher.resolve import (
     write_config,
 )
 from services.launcher.run_directory import open_run_directory
+from services.trainer.dataset import load_data
 
 
 def _config(**sections):
@@ -26,6 +29,13 @@ def test_paths_that_exist_beside_the_config_become_absolute(tmp_path):
     config = resolve_paths(_config(), tmp_path / "run.toml")
     assert config.data.source == str(tmp_path / "rows.jsonl")
     assert config.model.path == str(tmp_path / "m")
+
+
+def test_a_missing_data_file_is_looked_for_beside_the_config_that_was_given(tmp_path):
+    config = resolve_paths(_config(), tmp_path / "run.toml")
+    assert config.data.source == str(tmp_path / "rows.jsonl")
+    with pytest.raises(ConfigError, match=re.escape(f"data file 'rows.jsonl' does not exist in {tmp_path}")):
+        load_data(config, folder=tmp_path / "runs" / "run-1")
 
 
 def test_what_does_not_exist_and_what_is_generated_stays_as_it_was_written(tmp_path):
