@@ -34,9 +34,9 @@ class RolloutSection(Section):
     temperature: float = Field(default=1.0, ge=0.0, le=10.0)
     """Sampling temperature; training log-probs use the same."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Nucleus mass; 1 is off."""
+    """Nucleus mass; 1 is off. The trainer's log-probs know the temperature only, so less than 1 skews its ratios."""
     top_k: int = Field(default=0, ge=0)
-    """Most likely tokens kept; 0 is off."""
+    """Most likely tokens kept; 0 is off. Skews the trainer's ratios like `top_p`."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion."""
 
