@@ -416,7 +416,7 @@ class ReplicaStatus:
     address: str
     """Where its own gRPC service listens."""
     state: str
-    """`starting`, `serving`, `draining`; of a trainer `validating`, `waiting`, `training`, `publishing`, `finished`."""
+    """`starting`, `serving`, `draining`, `left`; or `validating`, `waiting`, `training`, `publishing`, `finished`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Named gauges, e.g. `tokens_per_second`, `adoption_pause_seconds`, `wait_share`."""
 

@@ -1,4 +1,4 @@
-"""The command line: `headrace run | verify | status`. Parses words, and loads the rest only when it is needed."""
+"""The command line: `headrace run | verify | join | status`. Parses words, and loads the rest only when needed."""
 
 from __future__ import annotations
 
@@ -72,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
         "verify", help="check a configuration and everything it names", epilog=_FLAGS_HELP, allow_abbrev=False
     )
     verify.add_argument("config", type=Path, metavar="CONFIG", help="TOML, YAML or JSON file")
+    join = commands.add_parser(
+        "join", help="add a rollouter to a run that goes on", epilog=_FLAGS_HELP, allow_abbrev=False
+    )
+    join.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="the run's folder, such as runs/NAME")
+    join.add_argument("--replica-id", default="", metavar="NAME", help="names it; else host and process id")
     status = commands.add_parser("status", help="show where a run stands", allow_abbrev=False)
     status.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="the run's folder, such as runs/NAME")
     status.add_argument("--watch", action="store_true", help="refresh until interrupted or the run ends")
@@ -89,6 +94,10 @@ def _dispatch(arguments: argparse.Namespace, flags: list[str]) -> int:
             from services.launcher.verify import verify_command  # noqa: PLC0415
 
             return verify_command(arguments.config, flags)
+        case "join":
+            from services.launcher.join import join_command  # noqa: PLC0415
+
+            return join_command(arguments.run_directory, flags, replica_id=arguments.replica_id)
         case _:
             from services.launcher.status import status_command  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from services.common.errors import HeadraceError
+from services.common.run_folder import RUN_ID_VARIABLE
 from services.common.types import RunId
 from services.launcher.log_file import LogFile
 from services.launcher.process import REDIS_URL_VARIABLE, Command
@@ -255,7 +256,7 @@ def service_environment(directory: RunDirectory, *, threads: int) -> dict[str, s
         threads: compute threads; 0 leaves the choice to the libraries.
     """
     environment = {
-        "HEADRACE_RUN_ID": directory.run_id,
+        RUN_ID_VARIABLE: directory.run_id,
         "HEADRACE_PARENT_PID": str(os.getpid()),
         "PYTHONUNBUFFERED": "1",
     }

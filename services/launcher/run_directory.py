@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from services.common import run_folder
 from services.common.errors import ConfigError
 
 if TYPE_CHECKING:
     from services.common.config import RunConfig
 
-_RUN_ID_FILE = "run_id"
-_LOCK_FILE = ".lock"
 _SUFFIX_BYTES = 3
 _MAX_NAME_LENGTH = 64
 _METRICS_TAIL_BYTES = 65536
@@ -97,7 +96,7 @@ def read_run_id(path: Path) -> str:
         ConfigError: it is no run directory.
     """
     try:
-        return (path / _RUN_ID_FILE).read_text(encoding="utf-8").strip()
+        return run_folder.read_run_id(path)
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{path} is no run directory; give one that `headrace run` made, such as runs/NAME") from None
 
@@ -148,7 +147,7 @@ def _made(path: Path) -> RunDirectory:
     except OSError as error:
         raise ConfigError(f"run.directory: {path} cannot be made ({error.strerror})") from None
     run_id = f"{path.name}-{secrets.token_hex(_SUFFIX_BYTES)}"
-    (path / _RUN_ID_FILE).write_text(f"{run_id}\n", encoding="utf-8")
+    (path / run_folder.RUN_ID_FILE).write_text(f"{run_id}\n", encoding="utf-8")
     return _opened(path, run_id, created=True)
 
 
@@ -161,7 +160,7 @@ def _resumed(path: Path) -> RunDirectory:
 
 def _opened(path: Path, run_id: str, *, created: bool) -> RunDirectory:
     """Lock the directory and make its folders."""
-    lock = (path / _LOCK_FILE).open("a", encoding="utf-8")
+    lock = (path / run_folder.LOCK_FILE).open("a", encoding="utf-8")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

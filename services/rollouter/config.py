@@ -6,18 +6,18 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.common.types import ReplicaId, RunId
+from services.common.run_folder import find_run_id, folder_of
+from services.common.types import ReplicaId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from services.common.config import RunConfig
+    from services.common.types import RunId
 
-RUN_ID_VARIABLE = "HEADRACE_RUN_ID"
-"""Names the run when its id is not `run.name`; the launcher sets it."""
 REPLICA_ID_VARIABLE = "HEADRACE_REPLICA_ID"
 """Names the replica; each start of the process adds a suffix of its own."""
 
@@ -66,6 +66,8 @@ class ServiceConfig:
     """Time between two heartbeats."""
     grace_seconds: float = 9.0
     """Longest time from the wish to stop to the end."""
+    patience_seconds: float = 300.0
+    """Time without an answer of the queue after which the replica ends."""
 
 
 def service_config(
@@ -83,11 +85,12 @@ def service_config(
     incarnation = secrets.token_hex(_INCARNATION_BYTES)
     return ServiceConfig(
         run=run,
-        run_id=RunId(environment.get(RUN_ID_VARIABLE) or run.run.name),
+        run_id=find_run_id(run, environment),
         replica_id=ReplicaId(f"{name}-{incarnation}"),
         address=address,
-        traces_path=Path(run.run.directory) / run.run.name / "traces.jsonl" if run.telemetry.traces else None,
+        traces_path=folder_of(run) / "traces.jsonl" if run.telemetry.traces else None,
         score_seconds=run.reward.timeout_seconds + _REWARD_AWAY_SECONDS,
+        patience_seconds=run.rollout.patience_seconds,
         worker=WorkerSettings(
             max_staleness=run.async_.max_staleness,
             lease_seconds=run.queue.lease_seconds,

@@ -75,6 +75,8 @@ class Outbox:
         self._records: asyncio.Queue[Finished] = asyncio.Queue(max_records)
         self._pause = pause
         self._on_settled = on_settled
+        self.num_accepted = 0
+        """Trajectories that the queue took since the start."""
 
     async def add(self, record: Finished) -> None:
         """Hand over a result; waits while too many are waiting."""
@@ -141,6 +143,7 @@ class Outbox:
                 attributes={names.REPLICA_ID: self._replica_id},
             )
             # A member that will be issued again, or that somebody else finished, gets its root from that holder.
+            self.num_accepted += outcome is PutOutcome.ACCEPTED
             if outcome in {PutOutcome.ACCEPTED, PutOutcome.GIVEN_UP}:
                 self._record_root(record, now)
             self._on_settled(record.assignment.lease_id)

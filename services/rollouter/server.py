@@ -14,6 +14,7 @@ from services.common.clients.reward import RewardClient, failure_of
 from services.common.rpc.channel import open_channel
 from services.common.rpc.retry import Backoff
 from services.common.rpc.server import run_service
+from services.common.run_folder import folder_of, is_abandoned, is_finished
 from services.rollouter.agents.single_turn import SingleTurn
 from services.rollouter.attempts import AttemptRunner
 from services.rollouter.engine.factory import build_engine
@@ -24,6 +25,7 @@ from services.rollouter.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import grpc
 
@@ -52,6 +54,7 @@ async def serve(
 
     Raises:
         ConfigError: the engine cannot be built, or the address cannot be bound.
+        UnavailableError: the queue gave no answer for too long.
     """
     run = config.run
     stop = stop or asyncio.Event()
@@ -78,7 +81,15 @@ async def serve(
             score_seconds=config.score_seconds,
         )
         worker = Worker(queue, engine, sync, runner=runner, settings=config.worker, pause=Backoff().pause)
-        replica = Replica(queue, engine, worker=worker, sync=sync, heartbeat_seconds=config.heartbeat_seconds)
+        replica = Replica(
+            queue,
+            engine,
+            worker=worker,
+            sync=sync,
+            heartbeat_seconds=config.heartbeat_seconds,
+            patience_seconds=config.patience_seconds,
+            run_ended=lambda: _run_ended(folder_of(run)),
+        )
 
         def register(server: grpc.aio.Server) -> None:
             add_servicer = rollouter_service_pb2_grpc.add_RollouterServiceServicer_to_server
@@ -94,6 +105,10 @@ async def serve(
             await worker.finished.wait()
             stop.set()
 
+        async def on_drain() -> None:
+            await worker.drain()
+            await replica.leave()
+
         stack.push_async_callback(engine.stop)
         await run_service(
             "rollouter",
@@ -101,12 +116,22 @@ async def serve(
             register=register,
             background=[sync.run, worker.run, replica.run, stop_when_finished],
             on_started=on_started,
-            on_drain=worker.drain,
+            on_drain=on_drain,
             stop=stop,
             grace_seconds=config.grace_seconds,
             telemetry=telemetry,
             handle_signals=handle_signals,
         )
+        if replica.problem is not None:
+            raise replica.problem
+
+
+def _run_ended(folder: Path) -> str:
+    """Say that the run has ended, by what its folder shows; empty when it goes on or cannot be seen."""
+    if not is_abandoned(folder):
+        return ""
+    how = "has finished" if is_finished(folder) else "was ended: no `headrace run` holds it any more"
+    return f"the run in {folder} {how}; this rollouter ends too"
 
 
 def _memory_for(engine_kind: str) -> Callable[[Manifest], WeightMemory]:

@@ -130,6 +130,11 @@ class Worker:
         """Members that need the engine."""
         return sum(held.generating for held in self._held.values())
 
+    @property
+    def num_accepted(self) -> int:
+        """Trajectories that the queue took from this replica since its start."""
+        return self._outbox.num_accepted
+
     async def run(self) -> None:
         """Work until cancelled, or until the run has finished or the replica drains and nothing is held."""
         await self._sync.wait_version(0)

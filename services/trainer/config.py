@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.common.types import OnStale, ReplicaId, RunId, RunSettings, WhenFull
+from services.common.run_folder import find_run_id
+from services.common.types import OnStale, ReplicaId, RunSettings, WhenFull
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from services.common.config import RunConfig
-
-RUN_ID_VARIABLE = "HEADRACE_RUN_ID"
-"""Names the run when its id is not `run.name`; the launcher sets it."""
+    from services.common.types import RunId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ def service_config(
     """
     return ServiceConfig(
         run=run,
-        run_id=RunId(environment.get(RUN_ID_VARIABLE) or run.run.name),
+        run_id=find_run_id(run, environment),
         replica_id=ReplicaId(f"trainer-{socket.gethostname()}-{os.getpid()}"),
         folder=folder,
         traces_path=Path(run.run.directory) / run.run.name / "traces.jsonl" if run.telemetry.traces else None,

@@ -1,14 +1,24 @@
 """Runs the real command in a process of its own, with a tiny model that all tests of a session share."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
+
+from services.common.clients.queue import QueueClient
+from services.common.config import load_config
+from services.common.errors import HeadraceError
+from services.common.rpc.channel import open_channel
+from services.common.run_folder import read_run_id
+from services.common.telemetry.names import REPLICA_ID
+from services.common.types import Ledger, Partition, ReplicaReport
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -59,11 +69,18 @@ def write_config(folder: Path, *, directory: Path, data: Path | None = None) -> 
     return path
 
 
-def start(*words: str) -> subprocess.Popen:
+def script_flags(folder: Path, *, seconds_per_token: float, max_slots: int = 4) -> tuple[str, ...]:
+    """Flags that let rollouters play a script: they start in a moment and take exactly as long as they are told."""
+    path = folder / "script.toml"
+    path.write_text(f'seconds_per_token = {seconds_per_token}\ndefault_replies = ["3", "7", "12"]\n')
+    return ("--engine.kind=scripted", f"--engine.script={path}", f"--engine.max_slots={max_slots}")
+
+
+def start(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen:
     """Start `headrace` with words; its output goes to pipes."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
     return subprocess.Popen(
-        [*_HEADRACE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [*_HEADRACE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
     )
 
 
@@ -106,6 +123,55 @@ def wait_for(condition, *, seconds: float, what: str):
     raise AssertionError(f"{what} did not happen within {seconds} s")
 
 
+def ask(folder: Path, what: str):
+    """Ask the queue of a run that goes on, `get_stats` or `get_ledger`; None when it gives no answer."""
+
+    async def asked():
+        channel = open_channel(load_config(folder / "config.toml").queue.address)
+        try:
+            return await getattr(QueueClient(channel, read_run_id(folder)), what)()
+        except HeadraceError:
+            return None
+        finally:
+            await channel.close(None)
+
+    return asyncio.run(asked()) if (folder / "config.toml").exists() else None
+
+
+def replicas(folder: Path) -> dict[str, ReplicaReport]:
+    """What the rollouters of a run said last, by the name that they were started under; the newest of each name."""
+    stats = ask(folder, "get_stats")
+    reports = [report for report in stats.replicas if report.status.service == "rollouter"] if stats else []
+    oldest_first = sorted(reports, key=lambda report: -report.age_seconds)
+    return {report.status.replica_id.rpartition("-")[0]: report for report in oldest_first}
+
+
+def train_ledger(folder: Path) -> Ledger | None:
+    """The training account of a run that goes on; None when the queue gives no answer."""
+    ledgers = ask(folder, "get_ledger")
+    return next((ledger for ledger in ledgers if ledger.partition is Partition.TRAIN), None) if ledgers else None
+
+
+def newest_step(folder: Path) -> int:
+    """Largest step in `metrics.jsonl`; 0 before the first."""
+    return max((entry["step"] for entry in read_lines(folder / "metrics.jsonl")), default=0)
+
+
+def contributors(folder: Path) -> Counter[str]:
+    """Trajectories that were trained on by the name of the replica that made them, from the traces."""
+    consumed, makers = set(), {}
+    for batch in read_lines(folder / "traces.jsonl"):
+        for resource in batch["resourceSpans"]:
+            for span in (span for scope in resource["scopeSpans"] for span in scope["spans"]):
+                if span["name"] == "train.consume":
+                    consumed.add(span["traceId"])
+                elif span["name"] == "trajectory":
+                    values = {entry["key"]: entry["value"] for entry in span["attributes"]}
+                    makers[span["traceId"]] = values[REPLICA_ID]["stringValue"].rpartition("-")[0]
+    return Counter(makers[trace_id] for trace_id in consumed if trace_id in makers)
+
+
 def read_lines(path: Path) -> list[dict]:
-    """Read a file of JSON lines; empty when it does not exist."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Read a file of JSON lines, but not the last one while it is being written; empty when there is no file."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

@@ -39,6 +39,8 @@ class RolloutSection(Section):
     """Most likely tokens kept; 0 is off. Skews the trainer's ratios like `top_p`."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion."""
+    patience_seconds: float = Field(default=300.0, gt=0.0)
+    """Time without an answer of the queue after which a rollouter ends; shorter outages are waited for."""
 
 
 class EngineSection(Section):
