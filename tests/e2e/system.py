@@ -22,7 +22,6 @@ from services.common.types import Ledger, Partition, ReplicaReport
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-_HEADRACE = (sys.executable, "-m", "services.launcher")
 _CONFIG = """
 [run]
 directory = "{directory}"
@@ -78,10 +77,19 @@ def script_flags(folder: Path, *, seconds_per_token: float, max_slots: int = 4) 
 
 def start(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen:
     """Start `headrace` with words; its output goes to pipes."""
+    return start_module("services.launcher", *words, environment=environment)
+
+
+def start_module(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen:
+    """Start `python -m` with words; its output goes to pipes."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
-    return subprocess.Popen(
-        [*_HEADRACE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
-    )
+    command = [sys.executable, "-m", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+
+
+def join(folder: Path, name: str, *flags: str) -> subprocess.Popen:
+    """Add a rollouter to a run, as a user does."""
+    return start("join", str(folder), "--replica-id", name, *flags)
 
 
 def run(*words: str, timeout: float = 100.0) -> subprocess.CompletedProcess:
@@ -144,6 +152,12 @@ def replicas(folder: Path) -> dict[str, ReplicaReport]:
     reports = [report for report in stats.replicas if report.status.service == "rollouter"] if stats else []
     oldest_first = sorted(reports, key=lambda report: -report.age_seconds)
     return {report.status.replica_id.rpartition("-")[0]: report for report in oldest_first}
+
+
+def done_by(folder: Path, name: str) -> float:
+    """Trajectories that the queue took from a rollouter; 0 before it was heard of."""
+    report = replicas(folder).get(name)
+    return report.status.metrics["num_trajectories"] if report else 0.0
 
 
 def train_ledger(folder: Path) -> Ledger | None:

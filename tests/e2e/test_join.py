@@ -1,10 +1,7 @@
 """Rollouters come and go while a run trains, started and stopped by hand as a user would."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -15,48 +12,22 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
 _STEPS = 45
 
 
-@pytest.fixture
-def started():
-    """Processes that the test starts; what is left of them is ended."""
-    processes = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.communicate(timeout=30)
-
-
-def _join(started, *words):
-    process = subprocess.Popen(
-        [sys.executable, "-m", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    started.append(process)
-    return process
-
-
 def test_one_replica_becomes_four_and_one_again_while_the_run_trains(runs, tmp_path, started):
     config = system.write_config(tmp_path, directory=runs)
     flags = system.script_flags(tmp_path, seconds_per_token=0.06)
-    steps = ("--trainer.total_steps", str(_STEPS), "--queue.lease_seconds", "5")
+    steps = ("--trainer.total_steps", str(_STEPS), "--queue.lease_seconds", "8")
     run = system.start("run", str(config), "--run.name", "scaled", *flags, *steps)
     started.append(run)
     folder = runs / "scaled"
     system.wait_for(lambda: system.newest_step(folder) >= 1, seconds=60, what="the first step")
 
-    by_command = [_join(started, "services.launcher", "join", str(folder), "--replica-id", name) for name in "ab"]
-    by_module = _join(
-        started, "services.rollouter", "--config", str(folder / "config.toml"), "--replica-id", "c", *flags
-    )
-
-    def done_by(name):
-        report = system.replicas(folder).get(name)
-        return report.status.metrics["num_trajectories"] if report else 0
+    by_command = [system.join(folder, name) for name in "ab"]
+    words = ("services.rollouter", "--config", str(folder / "config.toml"), "--replica-id", "c")
+    by_module = system.start_module(*words)
+    started += [*by_command, by_module]
 
     for name in ("a", "b", "c"):
-        system.wait_for(lambda name=name: done_by(name) >= 4, seconds=40, what=f"work of {name}")
+        system.wait_for(lambda name=name: system.done_by(folder, name) >= 4, seconds=40, what=f"work of {name}")
     assert set(system.replicas(folder)) == {"rollouter-0", "a", "b", "c"}
 
     for process in by_command:
