@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 
 PROTOS := $(wildcard protos/headrace/v1/*.proto)
 
-.PHONY: help setup demo test check fmt lint type proto proto-check bench clean
+.PHONY: help setup demo test check fmt lint type proto proto-check bench chaos clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -60,6 +60,13 @@ proto-check: $(STAMP) ## lint the protos; fail when generated code is out of dat
 
 bench: $(STAMP) ## run every bench in tests/bench
 	@for bench in tests/bench/bench_*.py; do $(BIN)/python -m tests.bench.$$(basename $$bench .py) || exit 1; done
+
+SEED ?= 1
+KILLS ?= 200
+RUNS ?= 0
+
+chaos: $(STAMP) ## kill everything at random until KILLS=200 are done, from SEED=1 on; RUNS=1 replays one run
+	@$(BIN)/python -m tests.chaos --seed $(SEED) --kills $(KILLS) --runs $(RUNS)
 
 clean: ## remove what the other targets made, run directories included
 	@rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .coverage .hypothesis *.egg-info
