@@ -8,6 +8,9 @@
     |-- FencedError            FAILED_PRECONDITION  a newer trainer epoch has taken the run over
     |-- ReconcileRequiredError FAILED_PRECONDITION  the queue's commit counter and the checkpoint disagree
     |-- RunFinishedError       FAILED_PRECONDITION  the run has ended; no more work will come
+    |-- RunNotFinishedError    FAILED_PRECONDITION  the run goes on, and what was asked for is for finished ones
+    |-- StateFormatError       FAILED_PRECONDITION  another version of Headrace wrote the run's state
+    |-- QuotaError             RESOURCE_EXHAUSTED   a run asks for more than the queue grants; waiting does not help
     |-- OverloadedError        RESOURCE_EXHAUSTED   a bound is reached; retry after a pause
     |-- DeadlineError          DEADLINE_EXCEEDED    the answer did not come in time
     |-- UnavailableError       UNAVAILABLE          the peer or its store cannot be reached; retry
@@ -92,6 +95,27 @@ class RunFinishedError(HeadraceError):
 
     code = "FAILED_PRECONDITION"
     reason = "RUN_FINISHED"
+
+
+class RunNotFinishedError(HeadraceError):
+    """The run has not finished; the message says how to end it."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "RUN_NOT_FINISHED"
+
+
+class StateFormatError(HeadraceError):
+    """The run's state was written by another version of Headrace, and would be misread."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "STATE_FORMAT"
+
+
+class QuotaError(HeadraceError):
+    """A run asks for more than the queue service grants; the message names the quota."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "QUOTA"
 
 
 class OverloadedError(HeadraceError):

@@ -532,6 +532,24 @@ class ScorerInfo:
     """One sentence."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A task that was given up, since every member of its group failed for good."""
+
+    partition: Partition
+    """Which stream."""
+    task_id: TaskId
+    """The task."""
+    attempt: int
+    """Its attempt."""
+    sequence: int
+    """Its sequence number."""
+    time: float
+    """When it was given up, seconds since the epoch, by the Redis server's clock."""
+    reasons: tuple[str, ...]
+    """Of each member the newest `FailureReason`, or `lapsed`."""
+
+
 class OnStale(StrEnum):
     """What becomes of a group that is too old when the trainer wants it."""
 
@@ -603,6 +621,46 @@ class RunState:
     """Whether the run did not exist before."""
     finished: bool
     """Whether the run has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One line of a list of runs. Of a run that is not `readable` only id and format are known."""
+
+    run_id: RunId
+    """The run."""
+    format: str
+    """Format of its state; `none` when its writer knew of no formats."""
+    readable: bool
+    """Whether this queue reads that format."""
+    finished: bool = False
+    """Whether it has ended."""
+    epoch: int = 0
+    """Its epoch."""
+    commit_number: int = 0
+    """Number of the newest applied commit."""
+    policy_version: int = -1
+    """Newest registered policy version; -1 before the first."""
+    payload_bytes: int = 0
+    """Bytes of put trajectories held, those of leased groups too."""
+    open_tasks: int = 0
+    """Tasks in the queue, of all partitions, leased ones too."""
+    create_time: float = 0.0
+    """When it was created, seconds since the epoch, by the Redis server's clock."""
+    trainer_idle_seconds: float = 0.0
+    """Time since the last call of its trainer, known to a second."""
+    idle_seconds: float = 0.0
+    """Time since the last call of its trainer or heartbeat of a replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """What became of the deletion of a run."""
+
+    num_keys: int
+    """Keys that this call deleted; 0 when there was no such run."""
+    complete: bool
+    """Whether nothing is left; else the queue goes on by itself, and no caller finds the run in the meantime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

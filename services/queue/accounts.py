@@ -10,13 +10,16 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from services.common.errors import InvalidInputError
 from services.common.types import (
+    DeadLetter,
     Ledger,
     Partition,
     PartitionStats,
     ReplicaReport,
     ReplicaStatus,
     RunStats,
+    TaskId,
     TaskLedger,
     TrajectoryLedger,
 )
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 _MS = 1000
 _HEARD_WITHIN_MS = 60_000
+_MAX_LETTERS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +66,25 @@ class Accounts:
         )
         return Account(ledgers=tuple(_ledger(row) for row in rows), stats=stats)
 
-    async def dead_letters(self, run_id: RunId, partition: Partition) -> list[dict[str, Any]]:
-        """List the newest dead-lettered groups with the reasons of their members, newest first."""
-        key = run_key(run_id).removesuffix("run") + f"{partition}:dead"
-        return [json.loads(line) for line in await self._redis.read_list(key)]
+    async def dead_letters(self, run_id: RunId, *, max_letters: int) -> list[DeadLetter]:
+        """List the newest dead-lettered groups of all partitions, newest first."""
+        if not 1 <= max_letters <= _MAX_LETTERS:
+            raise InvalidInputError(f"max_letters is {max_letters}; use 1 to {_MAX_LETTERS}")
+        answer = await self._redis.run("read_dead_letters", run_key(run_id), max_letters)
+        partitions = expect_ok(answer, run_id)
+        letters = [_letter(Partition(text(name)), json.loads(line)) for name, lines in partitions for line in lines]
+        return sorted(letters, key=lambda letter: letter.time, reverse=True)[:max_letters]
+
+
+def _letter(partition: Partition, values: dict[str, Any]) -> DeadLetter:
+    return DeadLetter(
+        partition=partition,
+        task_id=TaskId(values["task_id"]),
+        attempt=values["attempt"],
+        sequence=values["sequence"],
+        time=int(values["time_ms"]) / _MS,
+        reasons=tuple(values["reasons"]),
+    )
 
 
 def _stats(row: list[Any]) -> PartitionStats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from services.common.errors import FencedError, InternalError, NotFoundError
+from services.common.errors import FencedError, InternalError, NotFoundError, StateFormatError
 
 if TYPE_CHECKING:
     from services.common.types import RunId
@@ -26,12 +26,20 @@ def status_of(answer: list[Any], run_id: RunId) -> str:
     Raises:
         NotFoundError: there is no such run.
         FencedError: the caller's epoch is not the run's.
+        StateFormatError: another version of Headrace wrote its state.
     """
     status = text(answer[0])
     if status == "not_found":
         raise NotFoundError(f"there is no run {run_id!r}; CreateRun makes it")
     if status == "fenced":
         raise FencedError(f"run {run_id!r} was taken over: its epoch is {text(answer[1])}; this trainer must stop")
+    if status == "format":
+        known, ours = text(answer[1]) or "none", text(answer[2])
+        raise StateFormatError(
+            f"run {run_id!r} is kept in state format {known} and this queue reads format {ours}; finish it with the "
+            "version of Headrace that began it, or delete it with headrace delete RUN --force and begin it anew",
+            format=known,
+        )
     return status
 
 

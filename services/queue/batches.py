@@ -54,6 +54,9 @@ class Batches:
         """Lease groups in order of sequence once `num_groups` are ready or the data has ended; waits for that.
 
         The same `request_id` again returns what it leased before.
+
+        Raises:
+            OverloadedError: none came, and none can before a commit: the run is at the bound of its quota of bytes.
         """
         if num_groups < 1:
             raise InvalidInputError(f"num_groups is {num_groups}; use at least 1")
@@ -68,6 +71,8 @@ class Batches:
             run_id, Topic.GROUPS, once, enough=lambda answer: bool(answer[0] or answer[3:]), wait_seconds=wait_seconds
         )
         end_of_data, commit_number, num_ready, *rows = found
+        if not rows and not end_of_data:
+            await self._runs.check_room(run_id)
         # Room for new groups: those that were handed out, and tasks issued again in place of stale ones.
         self._waiting.notify(run_id, Topic.TASKS)
         return StoredBatch(

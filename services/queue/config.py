@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.common.errors import ConfigError
+from services.queue.quotas import Quotas
 
 if TYPE_CHECKING:
     from services.common.config import RunConfig
@@ -28,6 +29,8 @@ class ServiceConfig:
     that does not serve, so that the service itself says what is wrong."""
     sample_ratio: float = 1.0
     """Share of trajectories that are traced, in [0, 1]; the queue names the traces, so it decides."""
+    quotas: Quotas = field(default_factory=Quotas)
+    """What one run may take."""
 
 
 def service_config(config: RunConfig) -> ServiceConfig:
@@ -46,4 +49,10 @@ def service_config(config: RunConfig) -> ServiceConfig:
         redis_url=redis_url,
         address=config.queue.address,
         sample_ratio=config.telemetry.sample_ratio if config.telemetry.traces else 0.0,
+        quotas=Quotas(
+            max_runs=config.queue.max_runs,
+            bytes_per_run=config.queue.quota_bytes,
+            open_tasks_per_run=config.queue.quota_open_tasks,
+            keep_finished_seconds=config.queue.keep_finished_seconds,
+        ),
     )

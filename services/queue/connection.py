@@ -126,16 +126,31 @@ class RedisConnection:
         async with self._asking():
             return cast("list[bytes | None]", await self._redis.mget(keys))
 
-    async def read_list(self, key: str) -> list[bytes]:
-        """Read a whole list."""
+    async def exists(self, key: str) -> bool:
+        """Say whether a key is there."""
         async with self._asking():
-            return cast("list[bytes]", await self._redis.lrange(key, 0, -1))
+            return bool(await self._redis.exists(key))
+
+    async def scan(self, pattern: str, cursor: int, *, look_at: int) -> tuple[int, list[bytes]]:
+        """Look at about `look_at` keys of the server from a cursor on.
+
+        Returns:
+            The next cursor, 0 at the end, and those that fit the pattern. What is there from the first look to the last
+            is found.
+        """
+        async with self._asking():
+            return cast("tuple[int, list[bytes]]", await self._redis.scan(cursor, match=pattern, count=look_at))
 
     async def members(self, key: str) -> list[str]:
         """Read a set of names, in order."""
         async with self._asking():
             members = cast("set[bytes]", await self._redis.smembers(key))
             return sorted(member.decode() for member in members)
+
+    async def count_members(self, key: str) -> int:
+        """Count the names in a set."""
+        async with self._asking():
+            return int(await self._redis.scard(key))
 
     async def add_member(self, key: str, member: str) -> None:
         """Add a name to a set."""

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from services.common.types import LeaseId, Partition, RunId, TaskId
 
 RUNS_KEY = "hr:runs"
-"""Set of run ids that may still have something to sweep; the only key outside of a run's slot."""
+"""Set of the ids of all runs, until nothing is left of them."""
+LIVE_KEY = "hr:live"
+"""Set of run ids that may still have something to sweep. These two are the only keys outside of a run's slot."""
 
 _MAX_ID_BYTES = 128
 _ID = re.compile(r"[A-Za-z0-9._-]+")
@@ -35,6 +37,16 @@ def run_key(run_id: RunId) -> str:
     """Key of the run's hash; the scripts derive every other key of the run from it."""
     check_id(run_id, "run_id")
     return f"hr:{{{run_id}}}:run"
+
+
+def run_pattern(run_id: RunId) -> str:
+    """Glob pattern of every key of the run. No character of an id means something in a pattern."""
+    return f"{run_key(run_id).removesuffix('run')}*"
+
+
+def deleted_key(run_id: RunId) -> str:
+    """Key that says that the run is being deleted; the last one to go."""
+    return f"{run_key(run_id).removesuffix('run')}deleted"
 
 
 def body_key(run_id: RunId, partition: Partition, task_id: TaskId, content: str) -> str:

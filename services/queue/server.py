@@ -43,7 +43,7 @@ async def serve(
         ConfigError: Redis refuses the password or may evict keys, or the address cannot be bound.
     """
     stop = stop or asyncio.Event()
-    store = QueueStore(config.redis_url)
+    store = QueueStore(config.redis_url, config.quotas)
 
     def register(server: grpc.aio.Server) -> None:
         add_servicer = queue_service_pb2_grpc.add_QueueServiceServicer_to_server
@@ -62,7 +62,7 @@ async def serve(
             "queue",
             address=config.address,
             register=register,
-            background=[store.sweep_forever],
+            background=[store.sweep_forever, store.retire_forever],
             on_started=on_started,
             on_drain=store.drain,
             stop=stop,

@@ -16,6 +16,7 @@ from services.common.convert.queue import (
     settings_from_proto,
     stats_to_proto,
 )
+from services.common.convert.runs import letters_to_proto, summary_to_proto
 from services.common.convert.score import failure_from_proto
 from services.common.convert.task import key_from_proto, key_to_proto
 from services.common.convert.times import time_to_proto
@@ -217,6 +218,30 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
             num_dropped=request.num_dropped,
         )
         return queue_service_pb2.ReconcileResponse(num_removed=removed)
+
+    async def GetDeadLetters(  # noqa: N802
+        self, request: queue_service_pb2.GetDeadLettersRequest, context: Context
+    ) -> queue_service_pb2.GetDeadLettersResponse:
+        """Return the newest dead-lettered groups."""
+        del context
+        letters = await self._store.accounts.dead_letters(RunId(request.run_id), max_letters=request.max_letters)
+        return letters_to_proto(letters)
+
+    async def ListRuns(  # noqa: N802
+        self, request: queue_service_pb2.ListRunsRequest, context: Context
+    ) -> queue_service_pb2.ListRunsResponse:
+        """Return every run."""
+        del request, context
+        runs = await self._store.retirement.list_runs()
+        return queue_service_pb2.ListRunsResponse(runs=[summary_to_proto(run) for run in runs])
+
+    async def DeleteRun(  # noqa: N802
+        self, request: queue_service_pb2.DeleteRunRequest, context: Context
+    ) -> queue_service_pb2.DeleteRunResponse:
+        """Delete a run."""
+        del context
+        deletion = await self._store.retirement.delete(RunId(request.run_id), force=request.force)
+        return queue_service_pb2.DeleteRunResponse(num_keys=deletion.num_keys, complete=deletion.complete)
 
 
 def _lease_ids(wire: Any) -> list[LeaseId]:  # noqa: ANN401 - a repeated field

@@ -4,7 +4,8 @@
     tasks          feeding and the leases of members
     trajectories   puts
     batches        leases of groups, commits
-    accounts       ledger and depths
+    accounts       ledger, depths and dead letters
+    retirement     which runs there are, and their deletion
 
 It knows no gRPC, no policies and no meaning of tokens; tasks and trajectories are bytes. Several stores may work on one
 server at the same time.
@@ -17,11 +18,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from services.common.errors import HeadraceError, NotFoundError, UnavailableError
+from services.common.errors import HeadraceError, NotFoundError, StateFormatError, UnavailableError
 from services.common.rpc.retry import Backoff
 from services.queue.accounts import Accounts
 from services.queue.batches import Batches
 from services.queue.connection import RedisConnection
+from services.queue.quotas import Quotas
+from services.queue.retirement import Retirement
 from services.queue.runs import Runs
 from services.queue.tasks import Tasks
 from services.queue.trajectories import Trajectories
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from services.common.types import RunId
 
 _SWEEP_SECONDS = 0.5
+_RETIRE_SECONDS = 10.0
 
 _log = structlog.get_logger("headrace.queue")
 
@@ -44,15 +48,21 @@ class QueueStore:
         run = await store.runs.create(RunId("demo"), settings, owner_id="trainer-1")
     """
 
-    def __init__(self, redis_url: str) -> None:
+    def __init__(self, redis_url: str, quotas: Quotas | None = None) -> None:
         """Name the server; nothing is connected yet.
+
+        Args:
+            redis_url: the server.
+            quotas: what a run may take of it; None sets no bound.
 
         Raises:
             ConfigError: the URL cannot be read.
         """
         self._redis = RedisConnection(redis_url)
         self._waiting = Waiting()
-        self.runs = Runs(self._redis, self._waiting)
+        quotas = quotas or Quotas()
+        self.runs = Runs(self._redis, self._waiting, quotas)
+        self.retirement = Retirement(self._redis, self._waiting, quotas)
         self.tasks = Tasks(self._redis, self._waiting)
         self.trajectories = Trajectories(self._redis, self._waiting)
         self.batches = Batches(self._redis, self._waiting, self.runs)
@@ -118,11 +128,24 @@ class QueueStore:
                 # Nothing is lost: the next sweep, or any lease call, does the same.
                 _log.warning("sweep failed", error=error.message)
 
+    async def retire_forever(self) -> None:
+        """Delete runs that have finished long ago, and finish deletions that were cut short."""
+        while True:
+            await asyncio.sleep(_RETIRE_SECONDS)
+            try:
+                await self.retirement.retire()
+            except HeadraceError as error:
+                # The next time begins where this one ended.
+                _log.warning("deletion failed", error=error.message)
+
     async def _sweep(self, run_id: RunId) -> None:
         try:
             _, alive = await self.runs.sweep(run_id)
         except NotFoundError:
             alive = False
+        except StateFormatError:
+            # A queue service that reads its format sweeps it.
+            return
         if not alive:
             await self.runs.forget(run_id)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.common.errors import InvalidInputError, UnavailableError
+from services.common.errors import InvalidInputError, OverloadedError, UnavailableError
 from services.common.types import LeaseId, PutOutcome
 from services.queue.answers import expect_ok, texts
 from services.queue.keys import check_id, payload_key, run_key
@@ -26,6 +26,7 @@ MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 """Largest serialized trajectory."""
 
 _MISSING = "missing"
+_FULL = "full"
 _WRITE_TRIES = 3
 
 
@@ -38,7 +39,11 @@ class Trajectories:
         self._waiting = waiting
 
     async def put(self, run_id: RunId, records: Sequence[PutRecord]) -> tuple[PutOutcome, ...]:
-        """Put each record on its own; returns what became of each."""
+        """Put each record on its own; returns what became of each.
+
+        Raises:
+            OverloadedError: the run's quota has no room for one of them; the others were put, and all may be repeated.
+        """
         for record in records:
             _check(record)
         outcomes: dict[int, PutOutcome] = {}
@@ -47,6 +52,11 @@ class Trajectories:
             if not left:
                 break
             answers = await self._put_once(run_id, [record for _, record in left])
+            if _FULL in answers:
+                raise OverloadedError(
+                    f"run {run_id!r} holds twice its quota of bytes; there is room once its trainer commits or drops "
+                    "groups, or when queue.quota_bytes of the queue service is raised"
+                )
             taken = zip(left, answers, strict=True)
             outcomes |= {index: PutOutcome(answer) for (index, _), answer in taken if answer != _MISSING}
             left = [(index, record) for index, record in left if index not in outcomes]

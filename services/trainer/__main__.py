@@ -18,9 +18,11 @@ from services.common.errors import (
     ConflictError,
     FencedError,
     HeadraceError,
+    QuotaError,
     ReconcileRequiredError,
     RunFinishedError,
     StalledError,
+    StateFormatError,
 )
 from services.common.telemetry.logging import setup_logging
 from services.common.telemetry.setup import setup_telemetry
@@ -30,7 +32,15 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_CANNOT_GO_ON = 3
 
-_FINAL = (ConflictError, FencedError, ReconcileRequiredError, RunFinishedError, StalledError)
+_FINAL = (
+    ConflictError,
+    FencedError,
+    QuotaError,
+    ReconcileRequiredError,
+    RunFinishedError,
+    StalledError,
+    StateFormatError,
+)
 
 
 def main() -> int:

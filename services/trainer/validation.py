@@ -143,7 +143,10 @@ class Validator:
                 tasks, partition=Partition.VALIDATION, end_of_data=stop == end, pinned_version=version
             )
             if accepted < len(tasks):
-                raise InternalError(f"the queue took {accepted} of {len(tasks)} validation tasks, which have no bound")
+                raise InternalError(
+                    f"the queue took {accepted} of {len(tasks)} validation tasks; lower validation.size or raise "
+                    "queue.quota_open_tasks"
+                )
             wanted.update(task.task_id for task in tasks)
         return wanted
 

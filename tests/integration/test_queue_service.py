@@ -14,13 +14,17 @@ import numpy as np
 import pytest
 
 from services.common.clients.queue import QueueClient
+from services.common.clients.runs import RunsClient
 from services.common.errors import (
     ConfigError,
     ConflictError,
     FencedError,
     InvalidInputError,
     NotFoundError,
+    QuotaError,
     ReconcileRequiredError,
+    RunNotFinishedError,
+    StateFormatError,
     UnavailableError,
 )
 from services.common.rpc.channel import open_channel
@@ -42,6 +46,7 @@ from services.common.types import (
     WhenFull,
 )
 from services.queue.config import ServiceConfig
+from services.queue.quotas import Quotas
 from services.queue.server import serve
 from services.queue.store import QueueStore
 from tests.factories import make_task, make_trajectory
@@ -68,11 +73,11 @@ def redis_url(tmp_path_factory):
 
 
 @asynccontextmanager
-async def serving(redis_url):
+async def serving(redis_url, **quotas):
     """Run the service inside the block; yields its address."""
     bound = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
-    config = ServiceConfig(redis_url=redis_url)
+    config = ServiceConfig(redis_url=redis_url, quotas=Quotas(**quotas))
     service = asyncio.ensure_future(serve(config, on_bound=bound.set_result, stop=stop, handle_signals=False))
     try:
         yield await bound
@@ -339,3 +344,54 @@ def test_the_service_loads_no_torch_and_stays_small(redis_url):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50)
     assert int(done.stdout) < 150
+
+
+async def test_runs_are_listed_and_deleted_over_the_wire(redis_url):
+    async with serving(redis_url) as address, open_channel(address) as channel:
+        run_id = RunId(f"run-{uuid.uuid4().hex[:12]}")
+        queue, runs = QueueClient(channel, run_id), RunsClient(channel)
+        epoch = await begin(queue)
+        await queue.enqueue_tasks([make_task(0)], epoch=epoch, partition=Partition.TRAIN)
+        found = {run.run_id: run for run in await runs.list_runs()}
+        assert (found[run_id].open_tasks, found[run_id].epoch, found[run_id].finished) == (1, epoch, False)
+        with pytest.raises(RunNotFinishedError, match="with force"):
+            await runs.delete_run(run_id)
+        deletion = await runs.delete_run(run_id, force=True)
+        assert deletion.complete
+        assert deletion.num_keys > 1
+        assert (await runs.delete_run(run_id)).num_keys == 0
+        assert run_id not in {run.run_id for run in await runs.list_runs()}
+        with pytest.raises(NotFoundError):
+            await queue.get_stats()
+
+
+async def test_dead_letters_are_told_with_their_reasons(queue):
+    epoch = await begin(queue)
+    await queue.enqueue_tasks([make_task(0)], epoch=epoch, partition=Partition.TRAIN)
+    for _ in range(SETTINGS.max_member_issues):
+        leased = await queue.lease_tasks(REPLICA, max_members=10, policy_version=0, wait_seconds=1.0)
+        failure = Failure(reason=FailureReason.PROMPT_TOO_LONG, message="no room")
+        await queue.put_trajectories(
+            [FailedMember(key=item.key, lease_id=item.lease_id, failure=failure) for item in leased.assignments]
+        )
+    (letter,) = await queue.get_dead_letters(max_letters=10)
+    assert (letter.partition, letter.sequence, letter.attempt) == (Partition.TRAIN, 0, 0)
+    assert letter.reasons == ("prompt_too_long", "prompt_too_long")
+    with pytest.raises(InvalidInputError, match="max_letters is 0; use 1 to 1000"):
+        await queue.get_dead_letters(max_letters=0)
+
+
+async def test_a_run_beyond_the_quota_is_refused_over_the_wire(redis_url):
+    async with serving(redis_url, bytes_per_run=1000) as address, open_channel(address) as channel:
+        queue = QueueClient(channel, RunId(f"run-{uuid.uuid4().hex[:12]}"))
+        with pytest.raises(QuotaError, match=r"raise queue\.quota_bytes"):
+            await queue.create_run(SETTINGS, owner_id="trainer-1")
+
+
+async def test_a_run_of_another_format_is_refused_over_the_wire(redis_url, queue):
+    await begin(queue)
+    store = QueueStore(redis_url)
+    await store._redis._redis.hset(f"hr:{{{queue._run_id}}}:run", "format", "2")
+    await store.close()
+    with pytest.raises(StateFormatError, match="format 2"):
+        await queue.get_stats()

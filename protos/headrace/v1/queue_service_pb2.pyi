@@ -553,3 +553,87 @@ class ReconcileResponse(_message.Message):
     NUM_REMOVED_FIELD_NUMBER: _ClassVar[int]
     num_removed: int
     def __init__(self, num_removed: _Optional[int] = ...) -> None: ...
+
+class GetDeadLettersRequest(_message.Message):
+    __slots__ = ("run_id", "max_letters")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    max_letters: int
+    def __init__(self, run_id: _Optional[str] = ..., max_letters: _Optional[int] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("partition", "task_id", "attempt", "sequence", "time", "reasons")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    partition: _task_pb2.Partition
+    task_id: str
+    attempt: int
+    sequence: int
+    time: _timestamp_pb2.Timestamp
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., task_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetDeadLettersResponse(_message.Message):
+    __slots__ = ("letters",)
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ...) -> None: ...
+
+class ListRunsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RunSummary(_message.Message):
+    __slots__ = ("run_id", "format", "readable", "finished", "epoch", "commit_number", "policy_version", "payload_bytes", "open_tasks", "create_time", "trainer_idle_seconds", "idle_seconds")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TASKS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    format: str
+    readable: bool
+    finished: bool
+    epoch: int
+    commit_number: int
+    policy_version: int
+    payload_bytes: int
+    open_tasks: int
+    create_time: _timestamp_pb2.Timestamp
+    trainer_idle_seconds: float
+    idle_seconds: float
+    def __init__(self, run_id: _Optional[str] = ..., format: _Optional[str] = ..., readable: _Optional[bool] = ..., finished: _Optional[bool] = ..., epoch: _Optional[int] = ..., commit_number: _Optional[int] = ..., policy_version: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., open_tasks: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trainer_idle_seconds: _Optional[float] = ..., idle_seconds: _Optional[float] = ...) -> None: ...
+
+class ListRunsResponse(_message.Message):
+    __slots__ = ("runs",)
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[RunSummary]
+    def __init__(self, runs: _Optional[_Iterable[_Union[RunSummary, _Mapping]]] = ...) -> None: ...
+
+class DeleteRunRequest(_message.Message):
+    __slots__ = ("run_id", "force")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    force: bool
+    def __init__(self, run_id: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class DeleteRunResponse(_message.Message):
+    __slots__ = ("num_keys", "complete")
+    NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    num_keys: int
+    complete: bool
+    def __init__(self, num_keys: _Optional[int] = ..., complete: _Optional[bool] = ...) -> None: ...

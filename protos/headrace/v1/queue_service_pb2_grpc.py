@@ -29,7 +29,8 @@ class QueueServiceStub:
     """Carries tasks to rollouters and trajectories to the trainer, and keeps the ledger. All state is in Redis; every
     state change is one atomic step there, and every deadline uses the Redis server's clock.
 
-    Any RPC fails with UNAVAILABLE while Redis cannot be reached, with NOT_FOUND for an unknown run and, where it carries
+    Any RPC fails with UNAVAILABLE while Redis cannot be reached, with NOT_FOUND for an unknown run, with
+    FAILED_PRECONDITION (reason STATE_FORMAT) for a run whose state another version of Headrace wrote and, where it carries
     an epoch, with FAILED_PRECONDITION (reason STALE_EPOCH) when a newer trainer has taken the run over.
     """
 
@@ -109,19 +110,37 @@ class QueueServiceStub:
                 request_serializer=headrace_dot_v1_dot_queue__service__pb2.ReconcileRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_queue__service__pb2.ReconcileResponse.FromString,
                 _registered_method=True)
+        self.GetDeadLetters = channel.unary_unary(
+                '/headrace.v1.QueueService/GetDeadLetters',
+                request_serializer=headrace_dot_v1_dot_queue__service__pb2.GetDeadLettersRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_queue__service__pb2.GetDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.ListRuns = channel.unary_unary(
+                '/headrace.v1.QueueService/ListRuns',
+                request_serializer=headrace_dot_v1_dot_queue__service__pb2.ListRunsRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_queue__service__pb2.ListRunsResponse.FromString,
+                _registered_method=True)
+        self.DeleteRun = channel.unary_unary(
+                '/headrace.v1.QueueService/DeleteRun',
+                request_serializer=headrace_dot_v1_dot_queue__service__pb2.DeleteRunRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_queue__service__pb2.DeleteRunResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServiceServicer:
     """Carries tasks to rollouters and trajectories to the trainer, and keeps the ledger. All state is in Redis; every
     state change is one atomic step there, and every deadline uses the Redis server's clock.
 
-    Any RPC fails with UNAVAILABLE while Redis cannot be reached, with NOT_FOUND for an unknown run and, where it carries
+    Any RPC fails with UNAVAILABLE while Redis cannot be reached, with NOT_FOUND for an unknown run, with
+    FAILED_PRECONDITION (reason STATE_FORMAT) for a run whose state another version of Headrace wrote and, where it carries
     an epoch, with FAILED_PRECONDITION (reason STALE_EPOCH) when a newer trainer has taken the run over.
     """
 
     def CreateRun(self, request, context):
         """Creates a run or takes it over, and returns the new epoch. Safe to retry with the same owner: the epoch is returned
-        again. ALREADY_EXISTS when the run exists with other settings.
+        again. ALREADY_EXISTS when the run exists with other settings. RESOURCE_EXHAUSTED (reason QUOTA) when the run is new
+        and the service grants no further one, or none with these settings. UNAVAILABLE while a run of this id is being
+        deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,7 +148,8 @@ class QueueServiceServicer:
 
     def EnqueueTasks(self, request, context):
         """Adds tasks as far as the capacity rule admits, in order; the answer says how many. Safe to retry: a known task with
-        the same content counts as accepted; with other content the call fails with ALREADY_EXISTS and adds nothing.
+        the same content counts as accepted; with other content the call fails with ALREADY_EXISTS and adds nothing. Beyond
+        the service's quota of open tasks none is accepted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,6 +179,7 @@ class QueueServiceServicer:
 
     def PutTrajectories(self, request, context):
         """Puts finished or failed members. Safe to retry: a retried put is one put. The answer says for each what became of it.
+        RESOURCE_EXHAUSTED while the run holds twice the service's quota of bytes; failures are taken all the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -167,7 +188,7 @@ class QueueServiceServicer:
     def LeaseBatch(self, request, context):
         """Leases whole groups to the trainer in order of sequence; waits up to `wait_seconds` until `num_groups` are ready.
         Groups stay leased until they are committed or released, also over a takeover. Safe to retry with the same request
-        id.
+        id. RESOURCE_EXHAUSTED when none came since the run holds twice the service's quota of bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,6 +240,29 @@ class QueueServiceServicer:
 
     def Reconcile(self, request, context):
         """Rebuilds the run's truth from the trainer's checkpoint after Redis lost or regained state. Safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDeadLetters(self, request, context):
+        """Returns the newest dead-lettered groups with what their members failed of. Safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRuns(self, request, context):
+        """Returns every run that the queue's store holds. Safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteRun(self, request, context):
+        """Deletes a run with all that is kept of it; every other call then answers NOT_FOUND at once. Safe to retry: a run that
+        is not there is deleted already. FAILED_PRECONDITION (reason RUN_NOT_FINISHED) for a run that has not finished, unless
+        `force` is set. A trainer that still runs begins the run again from its checkpoint, as after a loss: stop it first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -297,6 +341,21 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     request_deserializer=headrace_dot_v1_dot_queue__service__pb2.ReconcileRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_queue__service__pb2.ReconcileResponse.SerializeToString,
             ),
+            'GetDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDeadLetters,
+                    request_deserializer=headrace_dot_v1_dot_queue__service__pb2.GetDeadLettersRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_queue__service__pb2.GetDeadLettersResponse.SerializeToString,
+            ),
+            'ListRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRuns,
+                    request_deserializer=headrace_dot_v1_dot_queue__service__pb2.ListRunsRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_queue__service__pb2.ListRunsResponse.SerializeToString,
+            ),
+            'DeleteRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRun,
+                    request_deserializer=headrace_dot_v1_dot_queue__service__pb2.DeleteRunRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_queue__service__pb2.DeleteRunResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'headrace.v1.QueueService', rpc_method_handlers)
@@ -309,7 +368,8 @@ class QueueService:
     """Carries tasks to rollouters and trajectories to the trainer, and keeps the ledger. All state is in Redis; every
     state change is one atomic step there, and every deadline uses the Redis server's clock.
 
-    Any RPC fails with UNAVAILABLE while Redis cannot be reached, with NOT_FOUND for an unknown run and, where it carries
+    Any RPC fails with UNAVAILABLE while Redis cannot be reached, with NOT_FOUND for an unknown run, with
+    FAILED_PRECONDITION (reason STATE_FORMAT) for a run whose state another version of Headrace wrote and, where it carries
     an epoch, with FAILED_PRECONDITION (reason STALE_EPOCH) when a newer trainer has taken the run over.
     """
 
@@ -681,6 +741,87 @@ class QueueService:
             '/headrace.v1.QueueService/Reconcile',
             headrace_dot_v1_dot_queue__service__pb2.ReconcileRequest.SerializeToString,
             headrace_dot_v1_dot_queue__service__pb2.ReconcileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.QueueService/GetDeadLetters',
+            headrace_dot_v1_dot_queue__service__pb2.GetDeadLettersRequest.SerializeToString,
+            headrace_dot_v1_dot_queue__service__pb2.GetDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.QueueService/ListRuns',
+            headrace_dot_v1_dot_queue__service__pb2.ListRunsRequest.SerializeToString,
+            headrace_dot_v1_dot_queue__service__pb2.ListRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.QueueService/DeleteRun',
+            headrace_dot_v1_dot_queue__service__pb2.DeleteRunRequest.SerializeToString,
+            headrace_dot_v1_dot_queue__service__pb2.DeleteRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

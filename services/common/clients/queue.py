@@ -17,6 +17,7 @@ from services.common.convert.queue import (
     settings_to_proto,
     stats_from_proto,
 )
+from services.common.convert.runs import letters_from_proto
 from services.common.convert.score import failure_to_proto
 from services.common.convert.task import assignment_from_proto, key_to_proto, task_to_proto
 from services.common.convert.times import time_from_proto
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import grpc
 
     from services.common.types import (
+        DeadLetter,
         GroupResult,
         Ledger,
         Partition,
@@ -257,6 +259,11 @@ class QueueClient:
         """Return the account of every partition. Safe to retry."""
         request = queue_service_pb2.GetLedgerRequest(run_id=self._run_id)
         return ledgers_from_proto(await self._stub.GetLedger(request, timeout=_CALL_SECONDS))
+
+    async def get_dead_letters(self, *, max_letters: int) -> tuple[DeadLetter, ...]:
+        """Return the newest tasks that were given up, newest first; at most 1000 are kept. Safe to retry."""
+        request = queue_service_pb2.GetDeadLettersRequest(run_id=self._run_id, max_letters=max_letters)
+        return letters_from_proto(await self._stub.GetDeadLetters(request, timeout=_CALL_SECONDS))
 
     async def get_stats(self) -> RunStats:
         """Return depths, versions and replicas. Safe to retry."""

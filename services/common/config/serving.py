@@ -110,6 +110,15 @@ class QueueSection(Section):
     """Bytes of put trajectories held at most."""
     when_full: Literal["block", "drop_oldest"] = "block"
     """`block` leases no new group until there is room; `drop_oldest` drops the oldest ready group."""
+    max_runs: int = Field(default=1000, ge=0)
+    """Runs that the queue service holds, finished ones included; a further one is refused. 0 is no bound."""
+    quota_bytes: int = Field(default=16 * 1024**3, ge=0)
+    """Payload bytes of one run at which the queue service lets no new group begin, but for a batch that the trainer
+    waits for; at twice as many it takes no payload. Bounds `max_queue_bytes`; 0 is no bound."""
+    quota_open_tasks: int = Field(default=1_000_000, ge=0)
+    """Tasks of one run and partition that wait or are worked on; no more are accepted. 0 is no bound."""
+    keep_finished_seconds: float = Field(default=7 * 86400.0, ge=0.0)
+    """Time after its last call from which on the queue service deletes a finished run; 0 keeps it."""
 
     @field_validator("redis_url")
     @classmethod

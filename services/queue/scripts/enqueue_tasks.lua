@@ -5,6 +5,12 @@ local UNBOUNDED = 4294967295
 local FIRST = 6
 local run, refusal = admit(ARGV[1])
 if not run then
+  if refusal[1] == 'not_found' then
+    -- Nobody will ask for these.
+    for i = FIRST, #ARGV, 4 do
+      call('UNLINK', partition(ARGV[2]).task .. ARGV[i] .. '/' .. ARGV[i + 3])
+    end
+  end
   return refusal
 end
 if run.finished == 1 then
@@ -48,6 +54,10 @@ local used = math.max(0, call('ZCARD', p.open) + run.carry - tonumber(ARGV[5]))
 local limit = UNBOUNDED
 if p.is_train then
   limit = (run.max_staleness + run.policy_version - run.base_version + 1) * run.groups_per_version
+end
+-- The service's own quota leaves out what the trainer has leased: it must not wait for room that its own commit makes.
+if run.quota_open_tasks > 0 then
+  limit = math.min(limit, used + math.max(0, run.quota_open_tasks - call('ZCARD', p.open) + call('ZCARD', p.leased)))
 end
 
 local function min_version(index)

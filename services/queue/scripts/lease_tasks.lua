@@ -55,11 +55,19 @@ end
 
 -- Whether a new group may begin. A batch that the trainer waits for may be larger than the bounds.
 local function may_begin(p)
-  if not p.is_train or run.when_full ~= 'block' then
+  local held = held_bytes()
+  if is_full(run, held) then
+    return false
+  end
+  if not p.is_train then
+    return true
+  end
+  local within_quota = run.quota_bytes == 0 or held < run.quota_bytes
+  if within_quota and run.when_full ~= 'block' then
     return true
   end
   local ready = call('ZCARD', p.ready)
-  if ready < run.max_queue_size and queued_bytes(p) < run.max_queue_bytes then
+  if within_quota and ready < run.max_queue_size and queued_bytes(p) < run.max_queue_bytes then
     return true
   end
   return call('ZCARD', p.open) - call('ZCARD', p.leased) - call('ZCARD', p.fresh) < state_number(p, 'wanted')

@@ -1,16 +1,19 @@
 -- Puts finished or failed members, each on its own. The payloads were written before, under the lease's name.
 -- ARGV per record: partition, task, attempt, member, issue/token, failure reason or '', oldest version, payload bytes.
 -- Returns how many groups were closed, and an outcome per record: accepted, duplicate, reissued, given_up, or missing
--- (the payload has to be sent again).
+-- (the payload has to be sent again), or full (the run's quota has no room for it now).
 local run, refusal = admit()
 if not run then
-  -- Nobody will ask for these.
-  for i = 1, #ARGV, 8 do
-    call('UNLINK', partition(ARGV[i]).payload .. lease_name(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]))
+  if refusal[1] == 'not_found' then
+    -- Nobody will ask for these.
+    for i = 1, #ARGV, 8 do
+      call('UNLINK', partition(ARGV[i]).payload .. lease_name(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]))
+    end
   end
   return refusal
 end
 local now = now_ms()
+local held = held_bytes()
 
 local function accept(p, group, member, record, put)
   call('PERSIST', put.payload)
@@ -26,6 +29,7 @@ local function accept(p, group, member, record, put)
   call('HSET', group.key, 'd' .. member, put.issue .. ' ' .. whole(now) .. ' ' .. whole(put.bytes),
     'oldest', whole(group.oldest), 'done', group.done, 'bytes', whole(group.bytes))
   call('HINCRBY', p.state, 'bytes', whole(put.bytes))
+  held = held + put.bytes
   count(p, 'put')
   close_if_complete(p, run, group, now)
   return 'accepted'
@@ -38,6 +42,10 @@ local function put_result(p, group, member, record, put)
   local wanted = record and (record.state == 'p' or record.state == 'l')
   if wanted and call('EXISTS', put.payload) == 0 then
     return 'missing'
+  end
+  if wanted and is_full(run, held) then
+    call('UNLINK', put.payload)
+    return 'full'
   end
   local taken = take_issue(p, put.name)
   if wanted and taken then

@@ -1,8 +1,12 @@
 -- Ends what time or the end of the run has ended, a bounded number per call. Returns how many, and what is still live.
+-- ARGV: quota of bytes, quota of open tasks.
 local DROP_LIMIT = 200
 local run, refusal = admit()
 if not run then
   return refusal
+end
+if whole(run.quota_bytes) ~= ARGV[1] or whole(run.quota_open_tasks) ~= ARGV[2] then
+  set_quotas(ARGV[1], ARGV[2])
 end
 local now = now_ms()
 local ended, live = 0, 0

@@ -45,3 +45,14 @@ def test_traces_that_are_off_are_not_sampled(config):
     url = ("--queue.redis_url", "redis://host:1/0")
     assert service_config(config(*url, "--telemetry.sample_ratio", "0.5")).sample_ratio == 0.5
     assert service_config(config(*url, "--telemetry.traces", "false")).sample_ratio == 0.0
+
+
+def test_quotas_are_the_services_own_and_bounded_by_default(config):
+    url = ("--queue.redis_url", "redis://host:1/0")
+    quotas = service_config(config(*url)).quotas
+    assert (quotas.max_runs, quotas.bytes_per_run, quotas.open_tasks_per_run) == (1000, 16 * 1024**3, 1_000_000)
+    assert quotas.keep_finished_seconds == 7 * 24 * 3600
+    flags = ("--queue.max_runs", "2", "--queue.quota_bytes", "0", "--queue.quota_open_tasks", "9")
+    quotas = service_config(config(*url, *flags, "--queue.keep_finished_seconds", "0")).quotas
+    assert (quotas.max_runs, quotas.bytes_per_run, quotas.open_tasks_per_run) == (2, 0, 9)
+    assert quotas.keep_finished_seconds == 0

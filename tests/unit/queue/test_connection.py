@@ -26,8 +26,8 @@ async def test_bulk_values_are_written_before_the_script_and_never_over_others(c
     await driver.create()
     key = f"hr:{{{driver.run_id}}}:run"
     bulk = f"hr:{{{driver.run_id}}}:bulk"
-    await connection.run("sweep", key, before={bulk: b"first"})
-    await connection.run("sweep", key, before={bulk: b"second"})
+    await connection.run("sweep", key, 0, 0, before={bulk: b"first"})
+    await connection.run("sweep", key, 0, 0, before={bulk: b"second"})
     assert await connection.read([bulk, "nothing"]) == [b"first", None]
     assert await connection.read([]) == []
 
@@ -35,11 +35,11 @@ async def test_bulk_values_are_written_before_the_script_and_never_over_others(c
 async def test_scripts_are_sent_again_after_the_server_forgot_them(connection, driver):
     await driver.create()
     key = f"hr:{{{driver.run_id}}}:run"
-    assert (await connection.run("sweep", key))[0] == b"ok"
+    assert (await connection.run("sweep", key, 0, 0))[0] == b"ok"
     await connection._redis.script_flush()
-    assert (await connection.run("sweep", key))[0] == b"ok"
+    assert (await connection.run("sweep", key, 0, 0))[0] == b"ok"
     await connection._redis.script_flush()
-    assert (await connection.run("sweep", key, before={f"{key}:bulk": b"x"}))[0] == b"ok"
+    assert (await connection.run("sweep", key, 0, 0, before={f"{key}:bulk": b"x"}))[0] == b"ok"
 
 
 async def test_sets_of_names_are_kept(connection):
@@ -48,6 +48,19 @@ async def test_sets_of_names_are_kept(connection):
     assert await connection.members("names") == ["a", "b"]
     await connection.remove_member("names", "a")
     assert await connection.members("names") == ["b"]
+    assert (await connection.count_members("names"), await connection.count_members("none")) == (1, 0)
+    assert (await connection.exists("names"), await connection.exists("none")) == (True, False)
+
+
+async def test_keys_are_found_by_pattern_in_several_looks(connection):
+    await connection._redis.mset({f"scan:{number}": b"" for number in range(300)} | {"scans:0": b""})
+    found, cursor, looks = set(), 0, 0
+    while looks == 0 or cursor:
+        cursor, keys = await connection.scan("scan:*", cursor, look_at=50)
+        found |= set(keys)
+        looks += 1
+    assert found == {f"scan:{number}".encode() for number in range(300)}
+    assert looks > 2
 
 
 async def test_a_broken_script_call_is_an_internal_error(connection, driver):
@@ -83,7 +96,7 @@ async def test_a_full_server_is_an_overload_that_names_its_bound(tmp_path, drive
         await connection.check()
         too_much = {f"hr:{{x}}:{index}": bytes(100_000) for index in range(64)}
         with pytest.raises(OverloadedError, match="out of memory"):
-            await connection.run("sweep", "hr:{x}:run", before=too_much)
+            await connection.run("sweep", "hr:{x}:run", 0, 0, before=too_much)
         await connection.close()
 
 
@@ -92,7 +105,7 @@ async def test_a_cancellation_is_never_swallowed(connection, driver):
 
     async def ask_forever():
         while True:
-            await connection.run("sweep", f"hr:{{{driver.run_id}}}:run")
+            await connection.run("sweep", f"hr:{{{driver.run_id}}}:run", 0, 0)
 
     moment = random.Random(1)
     for _ in range(200):

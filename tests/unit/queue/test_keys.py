@@ -4,12 +4,14 @@ import pytest
 
 from services.common.errors import InvalidInputError
 from services.common.types import LeaseId, Partition, RunId, TaskId
-from services.queue.keys import body_key, check_id, payload_key, run_key
+from services.queue.keys import body_key, check_id, deleted_key, payload_key, run_key, run_pattern
 
 
 def test_all_keys_of_a_run_share_its_hash_tag():
     run_id = RunId("demo")
     assert run_key(run_id) == "hr:{demo}:run"
+    assert deleted_key(run_id) == "hr:{demo}:deleted"
+    assert run_pattern(run_id) == "hr:{demo}:*"
     assert payload_key(run_id, LeaseId("train/t1/2/3/4/9f")) == "hr:{demo}:train:payload:t1/2/3/4/9f"
     assert body_key(run_id, Partition.VALIDATION, TaskId("t1"), "abc") == "hr:{demo}:validation:task:t1/abc"
 

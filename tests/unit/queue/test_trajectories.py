@@ -131,9 +131,9 @@ async def test_a_group_without_a_scored_member_is_dead_lettered_with_its_reasons
     await driver.fail(second, reason=FailureReason.AGENT_ERROR)
     ledger = await driver.ledger()
     assert (ledger.tasks.dead_lettered, ledger.tasks.open) == (1, 0)
-    (letter,) = await store.accounts.dead_letters(driver.run_id, Partition.TRAIN)
-    assert letter["task_id"] == "00000000"
-    assert letter["reasons"] == ["prompt_too_long", "agent_error"]
+    (letter,) = await store.accounts.dead_letters(driver.run_id, max_letters=9)
+    assert letter.task_id == "00000000"
+    assert letter.reasons == ("prompt_too_long", "agent_error")
     assert (await driver.feed(1)).num_accepted == 1
 
 

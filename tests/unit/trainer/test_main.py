@@ -5,8 +5,10 @@ from services.common.errors import (
     ConflictError,
     FencedError,
     InternalError,
+    QuotaError,
     ReconcileRequiredError,
     StalledError,
+    StateFormatError,
     UnavailableError,
 )
 from services.trainer.__main__ import exit_status, sentence
@@ -22,6 +24,8 @@ from services.trainer.__main__ import exit_status, sentence
         (StalledError("no group came"), 3),
         (ConflictError("other settings"), 3),
         (ReconcileRequiredError("no checkpoint"), 3),
+        (QuotaError("the queue grants 10 bytes"), 3),
+        (StateFormatError("format 2"), 3),
     ],
 )
 def test_the_exit_status_says_whether_starting_again_can_help(error, status):

@@ -7,6 +7,13 @@ local call = redis.call
 local RUN_KEY = KEYS[1]
 local PREFIX = string.sub(RUN_KEY, 1, -4)
 local PARTITIONS = { 'train', 'validation' }
+-- Set while the run is being deleted, to the name of that deletion; the run's hash is gone by then.
+local DELETED = PREFIX .. 'deleted'
+-- Version of what the keys mean. It grows with every change after which older code would misread a run.
+local FORMAT = '1'
+-- At the quota of bytes no new group begins, at this many times the quota no payload is taken.
+local HARD_QUOTAS = 2
+local TRAINER_NOTED_MS = 1000
 
 local function whole(number)
   return string.format('%.0f', number)
@@ -20,17 +27,17 @@ end
 local RUN_NUMBERS = {
   'epoch', 'finished', 'commit_number', 'policy_version', 'base_version', 'replica_version', 'carry',
   'max_staleness', 'groups_per_version', 'max_member_issues', 'lease_ms', 'max_queue_size', 'max_queue_bytes',
-  'min_group_members',
+  'min_group_members', 'quota_bytes', 'quota_open_tasks', 'trainer_ms',
 }
 
 local function load_run()
-  local values = call('HMGET', RUN_KEY, 'on_stale', 'when_full', unpack(RUN_NUMBERS))
+  local values = call('HMGET', RUN_KEY, 'on_stale', 'when_full', 'format', unpack(RUN_NUMBERS))
   if not values[1] then
     return nil
   end
-  local run = { on_stale = values[1], when_full = values[2] }
+  local run = { on_stale = values[1], when_full = values[2], format = values[3] or '' }
   for i, name in ipairs(RUN_NUMBERS) do
-    run[name] = tonumber(values[i + 2])
+    run[name] = tonumber(values[i + 3])
   end
   return run
 end
@@ -41,7 +48,13 @@ local function admit(epoch)
   if not run then
     return nil, { 'not_found' }
   end
-  epoch = tonumber(epoch or run.epoch)
+  if run.format ~= FORMAT then
+    return nil, { 'format', run.format, FORMAT }
+  end
+  if not epoch then
+    return run
+  end
+  epoch = tonumber(epoch)
   if epoch < run.epoch then
     return nil, { 'fenced', whole(run.epoch) }
   end
@@ -49,6 +62,11 @@ local function admit(epoch)
     -- The server lost the newest takeover. The largest epoch wins, and no former owner may have it.
     run.epoch = epoch
     call('HSET', RUN_KEY, 'epoch', whole(epoch), 'owner', '')
+  end
+  -- Only the trainer names an epoch.
+  local now = now_ms()
+  if now - run.trainer_ms >= TRAINER_NOTED_MS then
+    call('HSET', RUN_KEY, 'trainer_ms', whole(now))
   end
   return run
 end
@@ -87,4 +105,23 @@ end
 
 local function state_number(p, name)
   return tonumber(call('HGET', p.state, name) or 0)
+end
+
+-- Bytes of all payloads of the run, those of leased groups too.
+local function held_bytes()
+  local bytes = 0
+  for _, name in ipairs(PARTITIONS) do
+    bytes = bytes + state_number(partition(name), 'bytes')
+  end
+  return bytes
+end
+
+-- Whether no payload is taken any more.
+local function is_full(run, held)
+  return run.quota_bytes > 0 and held >= run.quota_bytes * HARD_QUOTAS
+end
+
+-- Writes the quotas that the calling service enforces into the run, so that every script finds them there.
+local function set_quotas(quota_bytes, quota_open_tasks)
+  call('HSET', RUN_KEY, 'quota_bytes', quota_bytes, 'quota_open_tasks', quota_open_tasks)
 end
