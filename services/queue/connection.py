@@ -1,5 +1,7 @@
 """The connection to Redis or Valkey: runs scripts, writes and reads bulk bytes, names what goes wrong.
 
+Scripts go in rounds, many callers' in one round trip; bulk reads, which may be large, go beside them.
+
 It knows nothing of tasks. Every wait has a bound; every failure of the server is an error of `services.common.errors`
 that names `host:port` and never the password.
 """
@@ -16,10 +18,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 
 from services.common.errors import ConfigError, InternalError, OverloadedError, UnavailableError
+from services.queue.rounds import Rounds
 from services.queue.scripts import load_script
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from services.queue.rounds import Command
 
 _MAX_CONNECTIONS = 64
 _CONNECT_SECONDS = 2.0
@@ -66,6 +71,7 @@ class RedisConnection:
         settings = pool.connection_kwargs
         self.where = str(settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}")
         self._redis = Redis(connection_pool=pool)
+        self._rounds = Rounds(pool, round_seconds=_ANSWER_SECONDS)
 
     async def check(self) -> None:
         """Make sure that the server answers and will not throw data away.
@@ -99,25 +105,18 @@ class RedisConnection:
             before: bulk values written under their keys in the same round trip; the script takes or removes them.
         """
         loaded = load_script(script)
+        values = before or {}
+        # Never over what is there: a retried put must not touch a payload that was taken.
+        commands: list[Command] = [("SET", name, value, "NX", "EX", _UNTAKEN_SECONDS) for name, value in values.items()]
+        commands.append(("EVALSHA", loaded.sha, 1, key, *args))
         async with self._asking():
-            try:
-                if before:
-                    return await self._run_after(before, loaded.sha, key, *args)
-                return cast("list[Any]", await self._redis.evalsha(loaded.sha, 1, key, *args))
-            except redis_errors.NoScriptError:
-                return cast("list[Any]", await self._redis.eval(loaded.source, 1, key, *args))
-
-    async def _run_after(self, before: Mapping[str, bytes], sha: str, key: str, *args: Argument) -> list[Any]:
-        pipeline = self._redis.pipeline(transaction=False)
-        for name, value in before.items():
-            # Never over what is there: a retried put must not touch a payload that was taken.
-            pipeline.set(name, value, nx=True, ex=_UNTAKEN_SECONDS)
-        pipeline.evalsha(sha, 1, key, *args)
-        answers = await pipeline.execute(raise_on_error=False)
-        failed = next((answer for answer in answers if isinstance(answer, Exception)), None)
-        if failed is not None:
-            raise failed
-        return cast("list[Any]", answers[-1])
+            answers = await self._rounds.ask(commands, num_bytes=sum(map(len, values.values())))
+            if isinstance(answers[-1], redis_errors.NoScriptError):
+                answers[-1:] = await self._rounds.ask([("EVAL", loaded.source, 1, key, *args)])
+            failed = next((answer for answer in answers if isinstance(answer, Exception)), None)
+            if failed is not None:
+                raise failed
+            return cast("list[Any]", answers[-1])
 
     async def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read bulk values; None for a key that is not there."""
@@ -164,6 +163,7 @@ class RedisConnection:
 
     async def close(self) -> None:
         """Close every connection."""
+        await self._rounds.close()
         await self._redis.aclose()
         await self._redis.connection_pool.disconnect()
 
@@ -173,8 +173,6 @@ class RedisConnection:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 yield
-        except redis_errors.NoScriptError:
-            raise
         except redis_errors.AuthenticationError as error:
             raise UnavailableError(
                 f"Redis at {self.where} refused the user or password; check queue.redis_url"
