@@ -128,17 +128,12 @@ class Rounds:
     async def _exchange(self, calls: list[_Call]) -> None:
         """Carry the calls out; those without an answer once more, when the connection that was kept is dead."""
         connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        # Whatever interrupts a conversation, the library closes the connection, so no answer is left in it unread.
         try:
-            try:
-                await _converse(connection, calls)
-            except (redis_errors.ConnectionError, OSError):
-                await connection.disconnect(nowait=True)
-                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
-                await _converse(connection, [call for call in calls if not call.answers.done()])
-        except BaseException:
-            # With answers left unread it would answer the next round with them.
-            await connection.disconnect(nowait=True)
-            raise
+            await _converse(connection, calls)
+        except (redis_errors.ConnectionError, OSError):
+            await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+            await _converse(connection, [call for call in calls if not call.answers.done()])
         finally:
             await self._pool.release(connection)
 

@@ -6,11 +6,9 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from headrace.v1 import queue_service_pb2_grpc
-
 from services.common.errors import UnavailableError
 from services.common.rpc.server import run_service
-from services.queue.servicer import QueueServicer
+from services.queue.servicer import QueueServicer, add_queue_servicer
 from services.queue.store import QueueStore
 
 if TYPE_CHECKING:
@@ -46,8 +44,7 @@ async def serve(
     store = QueueStore(config.redis_url, config.quotas)
 
     def register(server: grpc.aio.Server) -> None:
-        add_servicer = queue_service_pb2_grpc.add_QueueServiceServicer_to_server
-        add_servicer(QueueServicer(store), server)  # type: ignore[no-untyped-call]
+        add_queue_servicer(QueueServicer(store), server)
 
     async def on_started(bound: str) -> None:
         await store.wait_for_server(patience_seconds=config.patience_seconds, stop=stop)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import grpc
+from google.protobuf.message_factory import GetMessageClass
 from headrace.v1 import queue_service_pb2, queue_service_pb2_grpc, task_pb2
 
 from services.common.convert.enums import enum_from_proto, enum_to_proto
+from services.common.convert.framing import frame
 from services.common.convert.queue import (
     ledgers_to_proto,
     partition_from_proto,
@@ -25,9 +28,8 @@ from services.common.types import LeaseId, ReleaseReason, RunId, TaskId
 from services.queue.records import PutRecord, StoredTask
 
 if TYPE_CHECKING:
-    import grpc
-
-    from services.queue.records import StoredAssignment, StoredGroup
+    from services.common.convert.framing import Piece
+    from services.queue.records import StoredAssignment, StoredBatch, StoredGroup
     from services.queue.store import QueueStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -117,10 +119,10 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
 
     async def LeaseBatch(  # noqa: N802
         self, request: queue_service_pb2.LeaseBatchRequest, context: Context
-    ) -> queue_service_pb2.LeaseBatchResponse:
-        """Lease whole groups to the trainer."""
+    ) -> StoredBatch:
+        """Lease whole groups to the trainer; `_batch_to_wire` makes the response of them."""
         del context
-        batch = await self._store.batches.lease(
+        return await self._store.batches.lease(
             RunId(request.run_id),
             epoch=request.epoch,
             partition=partition_from_proto(request.partition),
@@ -129,12 +131,6 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
             request_id=request.request_id,
             max_bytes=request.max_bytes,
             wait_seconds=request.wait_seconds,
-        )
-        return queue_service_pb2.LeaseBatchResponse(
-            groups=[_leased_group(group) for group in batch.groups],
-            end_of_data=batch.end_of_data,
-            commit_number=batch.commit_number,
-            num_ready=batch.num_ready,
         )
 
     async def CommitBatch(  # noqa: N802
@@ -283,13 +279,43 @@ def _assignment(run_id: RunId, stored: StoredAssignment, lease_seconds: float) -
     )
 
 
-def _leased_group(stored: StoredGroup) -> queue_service_pb2.LeasedGroup:
-    return queue_service_pb2.LeasedGroup(
+def _batch_to_wire(batch: StoredBatch) -> bytes:
+    """Serialize a `LeaseBatchResponse`, copying the trajectories once."""
+    head = queue_service_pb2.LeaseBatchResponse(
+        end_of_data=batch.end_of_data, commit_number=batch.commit_number, num_ready=batch.num_ready
+    )
+    pieces: list[Piece] = [head.SerializeToString()]
+    for group in batch.groups:
+        pieces += frame(queue_service_pb2.LeaseBatchResponse.GROUPS_FIELD_NUMBER, _leased_group(group))
+    return b"".join(pieces)
+
+
+def _leased_group(stored: StoredGroup) -> list[Piece]:
+    """Return the pieces of a `LeasedGroup`."""
+    head = queue_service_pb2.LeasedGroup(
         task_id=stored.task_id,
         attempt=stored.attempt,
         sequence=stored.sequence,
         group_size=stored.group_size,
         oldest_version=stored.oldest_version,
-        trajectories=stored.payloads,
         put_times=[time_to_proto(put_time) for put_time in stored.put_times],
     )
+    pieces: list[Piece] = [head.SerializeToString()]
+    for payload in stored.payloads:
+        pieces += frame(queue_service_pb2.LeasedGroup.TRAJECTORIES_FIELD_NUMBER, [payload])
+    return pieces
+
+
+def add_queue_servicer(servicer: QueueServicer, server: grpc.aio.Server) -> None:
+    """Register the service. Not the generated function, since batches are framed without a protobuf object."""
+    service = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"]
+    framed = {"LeaseBatch": _batch_to_wire}
+    handlers = {
+        method.name: grpc.unary_unary_rpc_method_handler(
+            getattr(servicer, method.name),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=framed.get(method.name, GetMessageClass(method.output_type).SerializeToString),
+        )
+        for method in service.methods
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))

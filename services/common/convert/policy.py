@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from headrace.v1 import policy_pb2, policy_service_pb2
 
+from services.common.convert.framing import append_varint, read_varint
 from services.common.errors import CorruptDataError
 from services.common.types import Manifest, RunId, TensorSpec
 
@@ -18,9 +19,6 @@ _OFFSET_TAG = 1 << 3 | 0
 _DATA_TAG = 2 << 3 | 2
 _OFFSET_KEY = bytes([_OFFSET_TAG])
 _DATA_KEY = bytes([_DATA_TAG])
-_VARINT_BITS = 7
-_VARINT_MASK = 0x7F
-_VARINT_MORE = 0x80
 
 
 def manifest_to_proto(manifest: Manifest) -> policy_pb2.Manifest:
@@ -79,9 +77,9 @@ def chunk_to_wire(chunk: Chunk) -> bytes:
     header = bytearray()
     if chunk.offset:
         header.append(_OFFSET_TAG)
-        _append_varint(header, chunk.offset)
+        append_varint(header, chunk.offset)
     header.append(_DATA_TAG)
-    _append_varint(header, chunk.num_bytes)
+    append_varint(header, chunk.num_bytes)
     return b"".join((header, *chunk.parts))
 
 
@@ -97,9 +95,9 @@ def chunk_from_wire(wire: bytes) -> tuple[int, memoryview]:
     view = memoryview(wire)
     position, offset = 0, 0
     if view[:1] == _OFFSET_KEY:
-        offset, position = _read_varint(view, 1)
+        offset, position = read_varint(view, 1)
     if view[position : position + 1] == _DATA_KEY:
-        length, position = _read_varint(view, position + 1)
+        length, position = read_varint(view, position + 1)
         if position + length == len(view):
             return offset, view[position:]
     # Another writer may order or split fields otherwise, which protobuf allows.
@@ -108,22 +106,3 @@ def chunk_from_wire(wire: bytes) -> tuple[int, memoryview]:
     except DecodeError as error:
         raise CorruptDataError(f"{len(wire)} bytes of weights are no StreamShardsResponse: {error}") from error
     return message.offset, memoryview(message.data)
-
-
-def _append_varint(out: bytearray, value: int) -> None:
-    """Write an unsigned number in base 128, lowest group first."""
-    while value > _VARINT_MASK:
-        out.append(value & _VARINT_MASK | _VARINT_MORE)
-        value >>= _VARINT_BITS
-    out.append(value)
-
-
-def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
-    """Return the number at `position` and where the next byte is; a cut-off number counts as what is there."""
-    value, shift = 0, 0
-    for index in range(position, len(view)):
-        value |= (view[index] & _VARINT_MASK) << shift
-        if not view[index] & _VARINT_MORE:
-            return value, index + 1
-        shift += _VARINT_BITS
-    return value, len(view)
