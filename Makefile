@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 
 PROTOS := $(wildcard protos/headrace/v1/*.proto)
 
-.PHONY: help setup demo test check fmt lint type proto proto-check bench chaos clean
+.PHONY: help setup demo test test-rules check fmt lint type proto proto-check bench chaos clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | column -t -s '|'
@@ -32,6 +32,9 @@ demo: $(STAMP) ## train the arithmetic example on this machine and watch the pas
 
 test: $(STAMP) check ## lint, types, unit, integration and a short end-to-end run
 	@$(BIN)/python -m pytest tests --cov --cov-report=term:skip-covered --durations=10
+
+test-rules: $(STAMP) ## tell the queue and its model thousands of random stories (hours)
+	@HEADRACE_HYPOTHESIS=deep $(BIN)/python -m pytest tests/unit/queue/test_rules.py
 
 check: $(STAMP) lint type proto-check ## everything a merge needs, short of the tests
 

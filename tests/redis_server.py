@@ -38,14 +38,14 @@ def running_server(folder: Path, *options: str, port: int = 0):
     command += ["--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait_for(port, process)
+        wait_for(port, process)
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         process.terminate()
         process.wait(timeout=START_SECONDS)
 
 
-def _wait_for(port: int, process: subprocess.Popen) -> None:
+def wait_for(port: int, process: subprocess.Popen) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         assert process.poll() is None, f"the server ended with {process.returncode}"

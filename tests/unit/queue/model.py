@@ -1,174 +1,265 @@
-"""The rules of the queue, told a second time and as simply as they can be, for one partition.
+"""The rules of the queue, told a second time and as simply as they can be. These two files are the specification.
 
-Whatever the store answers and counts must be what this says.
+`model_stream.py` says what one partition holds and how a group, a member and a lease end. This file has one method per
+call of the service. Whatever the queue answers and counts must be what they say; `story/` compares after every step.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-
-
-@dataclass
-class Member:
-    state: str = "pending"
-    """pending, leased, done or given_up."""
-    issue: int = 0
-    """The live issue when leased, the next one when pending, the one that was put when done."""
-    failures: int = 0
-    version: int = 0
-
-
-@dataclass
-class Group:
-    sequence: int
-    attempt: int
-    size: int
-    state: str = "open"
-    members: list[Member] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.members = [Member() for _ in range(self.size)]
-
-    @property
-    def oldest(self) -> int:
-        return min(member.version for member in self.members if member.state == "done")
+from services.common.types import Partition, RunSettings
+from tests.unit.queue.model_stream import UNBOUNDED, Group, Refusal, Stream, by_reason
 
 
 class Model:
-    def __init__(self, *, max_member_issues: int, min_group_members: int, max_staleness: int) -> None:
-        self.max_member_issues = max_member_issues
-        self.min_group_members = min_group_members
-        self.max_staleness = max_staleness
-        self.groups: dict[int, Group] = {}
-        self.ended: dict[int, str] = {}
-        self.issues: dict[tuple, str] = {}
-        """(sequence, attempt, member, issue) -> live, lapsed, or the column where it ended."""
-        self.tasks: Counter = Counter()
+    """The run: what each call of the service does. A run that does not exist refuses everything but `create`."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
+        self.exists = self.finished = False
+        self.epoch, self.owner = 0, ""
         self.commit_number = 0
+        self.version, self.digest = -1, ""
+        self.base, self.carry = -1, 0
+        """Version at the committed position, and groups consumed since it was assigned."""
+        self.streams = {partition: Stream(partition, settings) for partition in Partition}
+        self.train = self.streams[Partition.TRAIN]
 
-    def feed(self, sequence: int, size: int) -> None:
-        if sequence not in self.groups and sequence not in self.ended:
-            self.groups[sequence] = Group(sequence, 0, size)
-            self.tasks["fed"] += 1
+    def admit(self, epoch: int | None = None) -> None:
+        """An older epoch is refused. A newer one than known is that of a takeover which the store lost."""
+        if not self.exists:
+            raise Refusal("NOT_FOUND")
+        if epoch is not None and epoch < self.epoch:
+            raise Refusal("STALE_EPOCH")
+        if epoch is not None and epoch > self.epoch:
+            self.epoch, self.owner = epoch, ""
 
-    def lease(self, name: tuple) -> None:
-        sequence, attempt, member, issue = name
-        group = self.groups[sequence]
-        record = group.members[member]
-        assert (group.state, group.attempt) == ("open", attempt)
-        assert (record.state, record.issue) == ("pending", issue)
-        record.state = "leased"
-        self.issues[name] = "live"
+    def create(self, owner: str, first_epoch: int) -> tuple[int, int, bool]:
+        """A new owner takes the run over under the next epoch; the first one is the clock's."""
+        created = not self.exists
+        if created:
+            self.exists, self.epoch = True, first_epoch
+        elif owner != self.owner:
+            self.epoch += 1
+        self.owner = owner
+        return self.epoch, self.commit_number, created
 
-    def _record(self, name: tuple) -> Member | None:
-        group = self.groups.get(name[0])
-        return group.members[name[2]] if group and group.attempt == name[1] else None
+    def register(self, epoch: int, version: int, digest: str, *, branch: bool = False) -> None:
+        """Versions grow, each is one set of weights. Capacity counts from the first version of a resumed trainer."""
+        self.admit(epoch)
+        if version < self.version:
+            raise Refusal("INVALID_INPUT")
+        if version == self.version and self.digest not in {"", digest}:
+            raise Refusal("CONFLICT")
+        self.version, self.digest = version, digest
+        if branch or self.base < 0:
+            self.base, self.carry = version, 0 if branch else self.carry
 
-    def _holds(self, name: tuple) -> bool:
-        record = self._record(name)
-        return record is not None and record.state == "leased" and record.issue == name[3]
+    def feed(
+        self,
+        epoch: int,
+        partition: Partition,
+        tasks: list[tuple[int, int, object]],
+        *,
+        end_of_data: bool = False,
+        num_filtered: int = 0,
+        pinned: int = -1,
+    ) -> tuple[int, int]:
+        """Tasks of (sequence, size, content) in order, as far as the capacity rule admits; known ones are accepted."""
+        self.admit(epoch)
+        if self.finished:
+            raise Refusal("RUN_FINISHED")
+        stream, per_version, bound = self.streams[partition], self.settings.groups_per_version, UNBOUNDED
+        if any(at in stream.groups and stream.groups[at].content != content for at, _, content in tasks):
+            raise Refusal("CONFLICT")
+        if stream.is_train:
+            bound = (self.settings.max_staleness + self.version - self.base + 1) * per_version
+        used = max(0, len(stream.groups) + self.carry - num_filtered)
+        accepted = added = 0
+        for at, size, content in tasks:
+            if at not in stream.ended and at not in stream.groups:
+                if used >= bound:
+                    break
+                # The n-th group of the bound is used n // per_version versions after the base.
+                least = self.base + max(0, used // per_version - self.settings.max_staleness)
+                stream.groups[at] = Group(at, size, content, least if stream.is_train else pinned)
+                stream.tasks["fed"] += 1
+                used, added = used + 1, added + 1
+            accepted += 1
+        if end_of_data and accepted == len(tasks):
+            stream.data_ended = True
+        elif added:
+            stream.data_ended = False
+        return accepted, min(UNBOUNDED, max(0, bound - used))
 
-    def _again(self, name: tuple) -> None:
-        record = self._record(name)
-        record.state, record.issue = "pending", record.issue + 1
+    def stream_of(self, lease: str) -> Stream:
+        return self.streams[Partition(lease.partition("/")[0])]
 
-    def _blame(self, name: tuple) -> None:
-        record = self._record(name)
-        record.failures += 1
-        if record.failures < self.max_member_issues:
-            self._again(name)
-        else:
-            record.state = "given_up"
-            self._close(self.groups[name[0]])
+    def let(self, lease: str) -> Stream:
+        """The stream of a lease, for a rollouter's call."""
+        self.admit()
+        return self.stream_of(lease)
 
-    def _close(self, group: Group) -> None:
-        states = Counter(member.state for member in group.members)
-        if states["done"] + states["given_up"] < group.size:
-            return
-        if states["done"] == 0:
-            self.end(group, "dead_lettered")
-        elif states["done"] < self.min_group_members:
-            self.end(group, "dropped:too_few_members")
-        else:
+    def observe(self) -> object:
+        """What GetLedger and GetStats say."""
+        if not self.exists:
+            return "NOT_FOUND"
+        streams = self.streams.values()
+        ledgers, depths = tuple(one.ledger() for one in streams), tuple(one.stats() for one in streams)
+        return ledgers, depths, self.version, self.epoch, self.commit_number, self.finished
+
+    def hidden(self) -> tuple:
+        """What no call says."""
+        rest = [number for one in self.streams.values() for number in (int(one.data_ended), one.wanted)]
+        return self.base, self.carry, self.digest, *rest
+
+    def may_begin(self, stream: Stream) -> bool:
+        """With `block`, no new training group begins while the queue is full, unless the trainer waits for more."""
+        settings = self.settings
+        if not stream.is_train or settings.when_full != "block":
+            return True
+        has_room = len(stream.in_order("ready")) < settings.max_queue_size
+        has_room = has_room and stream.queued_bytes < settings.max_queue_bytes
+        return has_room or len(stream.in_order("open", "ready")) < stream.wanted
+
+    def lease(self, room: int, version: int, token: str) -> tuple[list[tuple[str, int]], int | None]:
+        """Members in order of (sequence, member), validation first: each lease with the oldest version that may sample.
+
+        What `version` is too old for is left, and the smallest version that would do is told.
+        """
+        self.admit()
+        leases: list[tuple[str, int]] = []
+        wanted = None
+        for stream in reversed(self.streams.values()):
+            for group in stream.in_order("fresh", "open"):
+                least = max(group.min_version, self.version - self.settings.max_staleness)
+                least = least if stream.is_train else group.min_version
+                if len(leases) == room or not group.num("pending"):
+                    continue
+                if group.state == "fresh" and not self.may_begin(stream):
+                    continue
+                if least > version:
+                    wanted = least if wanted is None else min(wanted, least)
+                    continue
+                group.state = "open"
+                for index, member in enumerate(group.members):
+                    if member.state == "pending" and len(leases) < room:
+                        where = f"{stream.partition}/{group.sequence:08d}/{group.attempt}/{index}"
+                        member.state, member.lease = "leased", f"{where}/{member.issue}/{token}"
+                        stream.issues[member.lease] = "live"
+                        leases.append((member.lease, least))
+        return leases, wanted
+
+    def lease_batch(
+        self, epoch: int, partition: Partition, num_groups: int, use_version: int, max_bytes: int, request_id: str
+    ) -> tuple[list[int], bool, int, int]:
+        """Ready groups in order, none older than the bound, once enough are ready or all the rest is.
+
+        A repeated request gets what it got before, as far as that is still leased.
+        """
+        self.admit(epoch)
+        stream = self.streams[partition]
+        batch = [at for at in stream.batch if at in stream.groups and stream.groups[at].state == "leased"]
+        if not batch or stream.request != (request_id, epoch):
+            if stream.is_train:
+                stream.retire(use_version - self.settings.max_staleness)
+            ready = stream.in_order("ready")
+            is_rest = stream.data_ended and len(ready) == len(stream.groups) - len(stream.in_order("leased"))
+            batch = []
+            if not ready or (len(ready) < num_groups and not is_rest):
+                stream.wanted = num_groups
+            else:
+                total = 0
+                for group in ready[:num_groups]:
+                    total += group.num_bytes
+                    if batch and total > max_bytes:
+                        break
+                    group.state = "leased"
+                    batch.append(group.sequence)
+                stream.request, stream.batch, stream.wanted = (request_id, epoch), list(batch), 0
+        is_over = stream.data_ended and not stream.in_order("fresh", "open", "ready")
+        return batch, self.finished or is_over, self.commit_number, len(stream.in_order("ready"))
+
+    def release_batch(self, epoch: int, partition: Partition) -> int:
+        """Whatever is leased is ready again, whoever leased it."""
+        self.admit(epoch)
+        stream = self.streams[partition]
+        leased = stream.in_order("leased")
+        for group in leased:
             group.state = "ready"
+        stream.batch = []
+        return len(leased)
 
-    def end(self, group: Group, column: str) -> None:
-        del self.groups[group.sequence]
-        self.ended[group.sequence] = column
-        self.tasks[column] += 1
+    def commit(
+        self,
+        epoch: int,
+        partition: Partition,
+        number: int,
+        version: int,
+        results: list[tuple[int, int, str]],
+        *,
+        final: bool = False,
+    ) -> int:
+        """Results of (sequence, attempt, column) become final, once per number; an earlier number is done already."""
+        self.admit(epoch)
+        stream = self.streams[partition]
+        if not stream.is_train:
+            self.apply(stream, 0, results)
+            return self.commit_number
+        if number > self.commit_number + 1:
+            raise Refusal("RECONCILE_REQUIRED")
+        if number == self.commit_number + 1:
+            self.apply(stream, number, results)
+            self.commit_number = number
+            base = max(self.base, version)
+            consumed = sum(column == "consumed" for _, _, column in results)
+            self.carry = max(0, self.carry + consumed - (base - self.base) * self.settings.groups_per_version)
+            self.base = base
+        if final:
+            self.finished = True
+            for other in self.streams.values():
+                for group in list(other.groups.values()):
+                    other.end(group, "dropped:run_ended")
+        return self.commit_number
 
-    def put(self, name: tuple, version: int) -> str:
-        record = self._record(name)
-        if record and record.state == "done" and record.issue == name[3]:
-            return "accepted"
-        if self.issues[name] not in {"live", "lapsed"}:
-            return "duplicate"
-        if record is None or record.state in {"done", "given_up"}:
-            self.issues[name] = "duplicate"
-            return "duplicate"
-        self.issues[name] = "put"
-        record.state, record.issue, record.version = "done", name[3], version
-        self._close(self.groups[name[0]])
-        return "accepted"
+    def apply(self, stream: Stream, number: int, results: list[tuple[int, int, str]]) -> None:
+        for at, attempt, column in results:
+            group = stream.groups.get(at)
+            if group is None and at not in stream.ended:
+                # The store lost the task; it is entered as if it had been fed.
+                stream.ended.add(at)
+                stream.tasks.update(["fed", column])
+            elif group is not None and (group.attempt <= attempt or column == "consumed"):
+                stream.end(group, column)
+            if column == "consumed" and stream.is_train:
+                assert stream.trained.setdefault((at, attempt), number) == number, "trained twice"
+        stream.tasks["commits"] += 1
 
-    def fail(self, name: tuple, reason: str) -> str:
-        record = self._record(name)
-        wanted = record is not None and record.state in {"pending", "leased"}
-        before = self.issues[name]
-        if before in {"live", "lapsed"}:
-            self.issues[name] = f"failed:{reason}" if wanted else "duplicate"
-        if not wanted:
-            return "given_up" if record is not None and record.state == "given_up" else "duplicate"
-        if before == "live" and self._holds(name):
-            self._blame(name)
-            if record.state == "given_up":
-                return "given_up"
-        return "reissued"
-
-    def release(self, name: tuple, reason: str) -> None:
-        if self.issues[name] == "live":
-            self.issues[name] = f"released:{reason}"
-            if self._holds(name):
-                self._again(name)
-
-    def lapse(self, name: tuple) -> None:
-        if self.issues[name] == "live":
-            holds = self._holds(name)
-            self.issues[name] = "lapsed" if holds else "duplicate"
-            if holds:
-                self._blame(name)
-
-    def extend(self, name: tuple) -> bool:
-        """Whether the lease is lost."""
-        if self.issues[name] == "live" and self._holds(name):
-            return False
-        if self.issues[name] == "live":
-            self.issues[name] = "duplicate"
-        return True
-
-    def retire_stale(self, use_version: int) -> None:
-        for group in list(self.groups.values()):
-            if group.state == "ready" and use_version - group.oldest > self.max_staleness:
-                self.tasks["dropped:stale"] += 1
-                self.tasks["fed"] += 1
-                self.tasks["refilled"] += 1
-                self.groups[group.sequence] = Group(group.sequence, group.attempt + 1, group.size)
-
-    def ready(self) -> list[int]:
-        return sorted(group.sequence for group in self.groups.values() if group.state == "ready")
-
-    def commit(self, number: int, results: list[tuple[int, int, str]]) -> None:
-        if number != self.commit_number + 1:
-            assert number <= self.commit_number
-            return
-        self.commit_number = number
-        for sequence, attempt, column in results:
-            group = self.groups.get(sequence)
-            if group and group.attempt == attempt:
-                self.end(group, column)
-
-    def release_batch(self) -> None:
-        for group in self.groups.values():
-            if group.state == "leased":
-                group.state = "ready"
+    def reconcile(
+        self,
+        epoch: int,
+        *,
+        number: int,
+        ended: set[int],
+        version: int,
+        consumed: int,
+        filtered: int,
+        dropped: int,
+    ) -> int:
+        """The trainer's checkpoint becomes the truth; what it does not know of is open again, or fed again."""
+        self.admit(epoch)
+        stream = self.train
+        removed = [at for at in stream.groups if at in ended]
+        for at in removed:
+            del stream.groups[at]
+        stream.ended, stream.data_ended, stream.wanted = set(ended), False, 0
+        stream.trained = {name: by for name, by in stream.trained.items() if by <= number}
+        tasks = stream.tasks
+        tasks["consumed"], tasks["filtered"], tasks["commits"] = consumed, filtered, number
+        known = tasks["dead_lettered"] + sum(by_reason(tasks, "dropped:").values())
+        tasks["dropped:reconciled"] += max(0, dropped - known)
+        tasks["fed"] = consumed + filtered + max(known, dropped) + len(stream.groups)
+        tasks["refilled"] = min(tasks["fed"], tasks["refilled"])
+        if version > self.version:
+            self.version, self.digest = version, ""
+        self.commit_number, self.finished, self.base, self.carry = number, False, self.version, 0
+        return len(removed)
