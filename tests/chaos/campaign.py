@@ -123,7 +123,14 @@ def run_plan(plan: Plan, folder: Path, *, seconds: float, say: Callable[[str], N
     finally:
         rivals = [rival.poll() for rival in storm.rivals]
         left_behind = stack.close()
-    evidence = _gather(stack, plan, watch=watch, ended=ended, left_behind=left_behind, rivals=rivals)
+    evidence = _gather(
+        stack,
+        plan,
+        watch=watch,
+        ended=ended,
+        left_behind=storm.left_behind + (left_behind if ended else []),
+        rivals=rivals,
+    )
     return Result(
         plan=plan,
         by_kind=storm.by_kind,
@@ -154,7 +161,7 @@ def _gather(
         sampled_by=sampled_by,
         published=published,
         weights=load_weights(folder),
-        left_behind=left_behind if ended else [],
+        left_behind=left_behind,
         rival_exit_codes=rivals,
     )
 

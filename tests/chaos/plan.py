@@ -46,6 +46,8 @@ class Action(StrEnum):
     """SIGKILL of all targets, and Redis comes back with the files of the last snapshot."""
     RIVAL = "rival"
     """A second trainer takes the run over while the first is frozen; then the first is killed and a third comes."""
+    REBOOT = "reboot"
+    """SIGKILL of the launcher, which takes everything along; the run is resumed by the same command."""
 
 
 class Moment(StrEnum):
@@ -76,7 +78,8 @@ class Event:
     action: Action
     """What is done."""
     targets: tuple[str, ...]
-    """To whom, in this order: `redis`, `queue`, `reward`, `scorer`, `trainer`, `rollouter-0` and so on."""
+    """To whom, in this order: `redis`, `queue`, `reward`, `scorer`, `trainer`, `rollouter-0` and so on,
+    or `launcher`."""
     after_steps: int = 0
     """Due once so many steps were reported since the event before ..."""
     after_seconds: float = 0.0
@@ -209,7 +212,7 @@ class _Deck:
                 self._one, self._one, self._pair, self._trainer_and_redis, self._at_checkpoint, self._at_checkpoint,
                 self._at_version, self._at_put, self._at_put, self._at_commit, self._at_lease, self._pause,
                 self._frozen_rollouter, self._restart, self._wipe, self._wipe_without_trainer, self._flush,
-                self._rollback, self._rollback_with_trainer, self._all,
+                self._rollback, self._rollback_with_trainer, self._all, self._reboot,
             ]  # fmt: skip
             # Each slow one comes at most once in a run.
             self._cards = common + [self._slow.pop() for _ in self._slow[:1]]
@@ -284,6 +287,9 @@ class _Deck:
 
     def _flush(self) -> Event:
         return Event(kind="flush", action=Action.FLUSH, targets=("redis",))
+
+    def _reboot(self) -> Event:
+        return Event(kind="reboot", action=Action.REBOOT, targets=("launcher",))
 
     def _rollback(self) -> Event:
         return Event(kind="rollback", action=Action.ROLLBACK, targets=("redis",))

@@ -30,6 +30,7 @@ _MARK = "HEADRACE_CHAOS_MARK"
 _URL_VARIABLE = "HEADRACE_REDIS_URL"
 _TAIL_BYTES = 65536
 _STOP_SECONDS = 40.0
+_FOLLOW_SECONDS = 10.0
 _CONFIG = """
 [run]
 directory = "{directory}"
@@ -94,18 +95,40 @@ class Stack:
         """Start the command, in place of an earlier run of the same name."""
         shutil.rmtree(self.run_directory, ignore_errors=True)
         shutil.rmtree(self.snapshot, ignore_errors=True)
+        self.output.unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / f"{self.name}.toml"
         data = ROOT / "examples" / "data" / "arithmetic_train.jsonl"
         config.write_text(_CONFIG.format(directory=self.run_directory.parent, data=data))
-        settings = {**self._plan.settings, "run.name": self.name}
+        self._launch(config)
+
+    def _launch(self, config: Path, *, resume: bool = False) -> None:
+        """Start the command itself."""
+        settings = {**self._plan.settings, "run.name": self.name, "run.resume": resume}
         flags = [f"--{key}={json.dumps(value)}" for key, value in settings.items()]
         self._process = self._popen(["services.launcher", "run", str(config), *flags], self.output)
+
+    def reboot(self) -> list[str]:
+        """Kill the launcher, see everything end with it, and resume the run.
+
+        Returns:
+            Command lines of what did not end by itself; it is killed.
+        """
+        assert self._process is not None, "start comes first"
+        self._process.kill()
+        self._process.wait(timeout=_STOP_SECONDS)
+        deadline = time.monotonic() + _FOLLOW_SECONDS
+        while self._marked() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        left = self._kill_marked()
+        self._redis_url = ""
+        self._launch(self.folder / f"{self.name}.toml", resume=self.run_directory.exists())
+        return left
 
     def _popen(self, words: list[str], output: Path) -> psutil.Popen:
         """Start a module of ours, marked."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", _MARK: self._mark}
-        with output.open("w") as file:
+        with output.open("a") as file:
             return psutil.Popen(
                 [sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
             )
@@ -224,6 +247,10 @@ class Stack:
         if self.is_running:
             self._stop_command()
         time.sleep(0.5)
+        return self._kill_marked()
+
+    def _kill_marked(self) -> list[str]:
+        """Kill whatever carries the mark; returns the command lines."""
         left = []
         for process in self._marked():
             with suppress(psutil.Error):
@@ -242,11 +269,14 @@ class Stack:
             self._process.wait(timeout=_STOP_SECONDS)
 
     def _marked(self) -> list[psutil.Process]:
-        """Every living process that carries this run's mark."""
+        """Every living process that carries this run's mark and is no rival, which the launcher knows nothing of."""
         found = []
+        rivals = {rival.pid for rival in self._rivals}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == self._mark:
+                if process.pid in rivals or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                if process.environ().get(_MARK) == self._mark:
                     found.append(process)
         return found
 

@@ -62,6 +62,8 @@ class Storm:
         """The same by what was done."""
         self.by_target: Counter[str] = Counter()
         """The same by target."""
+        self.left_behind: list[str] = []
+        """Command lines of processes that outlived a killed launcher."""
         self.rivals: list[psutil.Popen] = []
         """Second trainers that took the run over for a while."""
 
@@ -155,6 +157,14 @@ class Storm:
             return ["redis"] if stack.flush_redis() else []
         if event.action is Action.RIVAL:
             return self._rival(event)
+        if event.action is Action.REBOOT:
+            self.left_behind += stack.reboot()
+            return ["launcher"]
+        return self._replace_files(event)
+
+    def _replace_files(self, event: Event) -> list[str]:
+        """Copy, wipe or roll back Redis' files, after the other targets were killed; returns whom it met."""
+        stack = self._stack
         redis = stack.role("redis")
         if redis is None:
             return []
