@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
 from tests.chaos.campaign import run_campaign
 
-_SECONDS_PER_RUN = 420.0
+_SECONDS_PER_RUN = 600.0
 
 
 def main() -> int:
@@ -27,6 +28,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs/chaos"), help="where runs and events are written")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of clean runs too")
     arguments = parser.parse_args()
+    # Told to end, it ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     summary = run_campaign(
         seed=arguments.seed,
         kills=arguments.kills,

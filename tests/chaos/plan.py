@@ -91,7 +91,7 @@ class Event:
     seconds: float = 0.0
     """How long a stop lasts, or a rival lives beside the frozen trainer."""
     hold: bool = False
-    """Whether the next event waits for the end of this one's stop."""
+    """Whether the next event waits for the end of this one's stop; a rival is frozen until it has been replaced."""
 
     @property
     def hits(self) -> int:
@@ -274,7 +274,8 @@ class _Deck:
 
     def _rival(self) -> Event:
         seconds = round(self._dice.uniform(0.0, 4.0), 2)
-        return Event(kind="rival", action=Action.RIVAL, targets=("trainer",), seconds=seconds)
+        hold = self._dice.random() < 0.5
+        return Event(kind="rival", action=Action.RIVAL, targets=("trainer",), seconds=seconds, hold=hold)
 
     def _restart(self) -> Event:
         return Event(kind="restart", action=Action.RESTART, targets=("redis",))

@@ -174,7 +174,7 @@ class Stack:
                 found["scorer"] = found["reward"].children()[-1]
         return found
 
-    def role(self, name: str, *, seconds: float = 15.0) -> psutil.Process | None:
+    def role(self, name: str, *, seconds: float = 30.0) -> psutil.Process | None:
         """The process of a role; waits for one that is just being started, within bounds."""
         deadline = time.monotonic() + seconds
         while self.is_running and time.monotonic() < deadline:

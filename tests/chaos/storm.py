@@ -140,7 +140,7 @@ class Storm:
         where = f" at {event.moment}" if event.moment else ""
         whom = ", ".join(met) or "nobody"
         self._say(f"seed {self._plan.seed}: {self.elapsed:4.0f} s, step {step}: {event.kind}{where} met {whom}")
-        if event.hold:
+        if event.hold and event.action is Action.STOP:
             until = time.monotonic() + event.seconds
             self._wait(lambda: time.monotonic() >= until, deadline)
 
@@ -154,7 +154,8 @@ class Storm:
         if event.action is Action.RESTART:
             return self._signal(event.targets, signal.SIGTERM)
         if event.action is Action.FLUSH:
-            return ["redis"] if stack.flush_redis() else []
+            # The queue knows how to reach it.
+            return ["redis"] if stack.role("queue") and stack.flush_redis() else []
         if event.action is Action.RIVAL:
             return self._rival(event)
         if event.action is Action.REBOOT:
@@ -203,7 +204,15 @@ class Storm:
         self._wait(lambda: self._stack.epoch_on_disk() != epoch, end)
         until = time.monotonic() + event.seconds
         self._wait(lambda: time.monotonic() >= until, end)
-        return ["trainer"] if _send(first, signal.SIGKILL) else []
+        if event.hold:
+            _send(self.rivals[-1], signal.SIGSTOP)
+        met = ["trainer"] if _send(first, signal.SIGKILL) else []
+        if event.hold:
+            epoch = self._stack.epoch_on_disk()
+            self._wait(lambda: self._stack.epoch_on_disk() != epoch, time.monotonic() + _RIVAL_SECONDS)
+            # It wakes up beside its successor, with all that it had in hand.
+            self._stopped.append((time.monotonic() + 1.0, self.rivals[-1]))
+        return met
 
     def _record(self, *records: dict[str, object]) -> None:
         """Write lines to the events file."""
