@@ -1,4 +1,4 @@
-"""The command line: `headrace run | verify | join | status`. Parses words, and loads the rest only when needed."""
+"""The command line: `headrace run | verify | join | status | runs | delete`. Parses words, loads the rest on demand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
+_TAKE_NO_FLAGS = ("status", "runs", "delete")
+_ADDRESS_HELP = "the queue; else that of the newest run in runs/"
 _FLAGS_HELP = "--section.key VALUE sets any key of the configuration and wins over the file: --trainer.total_steps 20"
 
 
@@ -18,8 +20,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     words, flags = split_flags(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(words)
-    if flags and arguments.command == "status":
-        sys.stderr.write(f"headrace: `status` takes no {flags[0]}\n")
+    if flags and arguments.command in _TAKE_NO_FLAGS:
+        sys.stderr.write(f"headrace: `{arguments.command}` takes no {flags[0]}\n")
         return EXIT_BAD_INPUT
 
     # gRPC's own log would break into the report with lines that only its developers can read.
@@ -80,6 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="show where a run stands", allow_abbrev=False)
     status.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="the run's folder, such as runs/NAME")
     status.add_argument("--watch", action="store_true", help="refresh until interrupted or the run ends")
+    runs = commands.add_parser("runs", help="list the runs that a queue holds", allow_abbrev=False)
+    runs.add_argument("run_directory", type=Path, nargs="?", metavar="RUN_DIR", help="a run whose queue is asked")
+    runs.add_argument("--address", default="", metavar="HOST:PORT", help=_ADDRESS_HELP)
+    delete = commands.add_parser("delete", help="delete a run from its queue", allow_abbrev=False)
+    delete.add_argument("run", metavar="RUN", help="its id as `headrace runs` shows it, or its folder")
+    delete.add_argument("--force", action="store_true", help="also when it has not finished; stop its trainer first")
+    delete.add_argument("--address", default="", metavar="HOST:PORT", help=_ADDRESS_HELP)
     return parser
 
 
@@ -98,6 +107,14 @@ def _dispatch(arguments: argparse.Namespace, flags: list[str]) -> int:
             from services.launcher.join import join_command  # noqa: PLC0415
 
             return join_command(arguments.run_directory, flags, replica_id=arguments.replica_id)
+        case "runs":
+            from services.launcher.runs import runs_command  # noqa: PLC0415
+
+            return runs_command(arguments.run_directory, address=arguments.address)
+        case "delete":
+            from services.launcher.runs import delete_command  # noqa: PLC0415
+
+            return delete_command(arguments.run, force=arguments.force, address=arguments.address)
         case _:
             from services.launcher.status import status_command  # noqa: PLC0415
 

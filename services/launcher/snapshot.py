@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from services.common.types import Partition
+from services.launcher.letters import SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from services.common.clients.queue import QueueClient
-    from services.common.types import Ledger, ReplicaReport, RunStats
+    from services.common.types import DeadLetter, Ledger, ReplicaReport, RunStats
 
 WAIT_SHARE = "wait_share"
 """Metric of a heartbeat: share of the last while that the replica had nothing to do."""
@@ -27,6 +28,13 @@ class Snapshot:
     """Depths, versions and replicas."""
     ledgers: tuple[Ledger, ...]
     """The account of each partition."""
+    dead_letters: tuple[DeadLetter, ...] = ()
+    """The newest tasks that were given up, newest first."""
+
+    @property
+    def num_dead_letters(self) -> int:
+        """Tasks that were given up."""
+        return sum(ledger.tasks.dead_lettered for ledger in self.ledgers)
 
     @property
     def trainer(self) -> ReplicaReport | None:
@@ -70,7 +78,10 @@ async def take_snapshot(client: QueueClient) -> Snapshot:
     Raises:
         HeadraceError: it does not answer, or does not know the run (yet).
     """
-    return Snapshot(stats=await client.get_stats(), ledgers=await client.get_ledger())
+    snapshot = Snapshot(stats=await client.get_stats(), ledgers=await client.get_ledger())
+    if not snapshot.num_dead_letters:
+        return snapshot
+    return replace(snapshot, dead_letters=await client.get_dead_letters(max_letters=SHOWN))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.common.errors import NotFoundError
 from services.launcher.bottleneck import advise
+from services.launcher.letters import letter_from_values, letter_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +68,7 @@ class Summary:
         ]
 
     def _accounts(self) -> list[str]:
-        """Both tables of every partition."""
+        """Both tables of every partition, and what was given up."""
         lines = []
         for partition, account in self.ledger.items():
             if not isinstance(account, dict):
@@ -83,7 +84,14 @@ class Summary:
                 f" + {_total(members['released'])} released{_named(members['released'])}"
                 f" + {members['in_flight']} in flight + {members['lost']} lost",
             ]
-        return lines
+        letters = [letter_from_values(values) for values in self.ledger.get("dead_letters", ())]
+        return lines + [f"  {line}" for line in letter_lines(self._num_dead_letters, letters)]
+
+    @property
+    def _num_dead_letters(self) -> int:
+        """Tasks that were given up, of all partitions."""
+        accounts = (account for account in self.ledger.values() if isinstance(account, dict))
+        return sum(account["tasks"]["dead_lettered"] for account in accounts)
 
     def _balance(self) -> list[str]:
         """The two numbers that must be 0."""

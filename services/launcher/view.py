@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from services.launcher.bottleneck import advise
+from services.launcher.letters import letter_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +32,7 @@ def draw(snapshot: Snapshot, *, title: str, cores: Cores | None = None) -> Rende
     parts: list[RenderableType] = [Text(title, style="bold"), _figures(snapshot), _replicas(snapshot)]
     if snapshot.ledgers:
         parts.append(ledger_table(snapshot.ledgers))
+    parts += [Text(line) for line in letter_lines(snapshot.num_dead_letters, snapshot.dead_letters)]
     advice = advise(
         trainer_wait_share=snapshot.trainer_wait_share,
         rollouter_wait_share=snapshot.rollouter_wait_share,

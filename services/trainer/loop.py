@@ -28,7 +28,7 @@ from services.trainer.collecting import BatchCollector
 from services.trainer.committing import Committer
 from services.trainer.feeding import Feeder
 from services.trainer.figures import batch_figures, check_age
-from services.trainer.reporting import Reporter, StepTimes
+from services.trainer.reporting import MAX_DEAD_LETTERS, Reporter, StepTimes
 from services.trainer.status import TrainerState
 from services.trainer.takeover import take_over
 from services.trainer.tracing import trace_batch
@@ -365,7 +365,8 @@ class TrainingLoop:
     async def _report_end(self, *, num_versions: int) -> None:
         """Write what is left to say of the run."""
         ledgers = await self._parts.queue.ledgers()
-        self._reporter.finished(ledgers, seconds=self._seconds(), num_versions=num_versions)
+        letters = await self._parts.queue.dead_letters(max_letters=MAX_DEAD_LETTERS)
+        self._reporter.finished(ledgers, letters, seconds=self._seconds(), num_versions=num_versions)
 
     async def _pause(self) -> TrainerState:
         """Stop with everything that was done kept, so that the run can go on later."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from services.common.types import (
+        DeadLetter,
         Enqueued,
         GroupResult,
         LeasedBatch,
@@ -110,6 +111,10 @@ class QueuePort(Protocol):
 
     async def get_ledger(self) -> tuple[Ledger, ...]:
         """The account of every partition."""
+        ...
+
+    async def get_dead_letters(self, *, max_letters: int) -> tuple[DeadLetter, ...]:
+        """The newest tasks that were given up, newest first."""
         ...
 
     async def get_stats(self) -> RunStats:
@@ -256,6 +261,10 @@ class QueueLink:
     async def ledgers(self) -> tuple[Ledger, ...]:
         """The account of every partition."""
         return await self._patiently("GetLedger", self._port.get_ledger)
+
+    async def dead_letters(self, *, max_letters: int) -> tuple[DeadLetter, ...]:
+        """The newest tasks that were given up, newest first."""
+        return await self._patiently("GetDeadLetters", lambda: self._port.get_dead_letters(max_letters=max_letters))
 
     async def ledger(self, partition: Partition) -> Ledger:
         """The account of one partition."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from services.common.config import RunConfig
-    from services.common.types import Ledger
+    from services.common.types import DeadLetter, Ledger
     from services.trainer.backend.port import StepMetrics
     from services.trainer.collecting import Batch
     from services.trainer.figures import BatchFigures
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SAMPLES_PER_STEP = 2
 """Trajectories per step that go into `samples.jsonl`: the first of as many groups."""
+MAX_DEAD_LETTERS = 100
+"""Tasks that were given up which go into `ledger.json`: the newest ones, with the reason of each member."""
 LAST_WORDS_SECONDS = 5.0
 """Time that a failed trainer gives the queue to tell the ledger."""
 
@@ -151,9 +153,11 @@ class Reporter:
             f"({measurement.num_tasks} held-out tasks, {measurement.num_attempts} attempts)"
         )
 
-    def finished(self, ledgers: Iterable[Ledger], *, seconds: float, num_versions: int) -> None:
+    def finished(
+        self, ledgers: Iterable[Ledger], letters: Iterable[DeadLetter], *, seconds: float, num_versions: int
+    ) -> None:
         """Write `ledger.json` and `summary.json`."""
-        account = self._write_ledger(ledgers)
+        account = self._write_ledger(ledgers, letters)
         self._run_directory.write_summary(self._summary(account, seconds=seconds, num_versions=num_versions))
 
     async def failed(self, error: BaseException, queue: QueueLink) -> None:
@@ -163,15 +167,16 @@ class Reporter:
             return
         with suppress(HeadraceError, OSError, TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
-                self._write_ledger(await queue.ledgers())
+                self._write_ledger(await queue.ledgers(), await queue.dead_letters(max_letters=MAX_DEAD_LETTERS))
 
-    def _write_ledger(self, ledgers: Iterable[Ledger]) -> dict[str, Any]:
+    def _write_ledger(self, ledgers: Iterable[Ledger], letters: Iterable[DeadLetter]) -> dict[str, Any]:
         """Write `ledger.json`; returns what it holds."""
         accounts = {ledger.partition.value: _ledger_values(ledger) for ledger in ledgers}
         account: dict[str, Any] = {
             "lost": sum(values["lost"] for values in accounts.values()),
             "trained_twice": sum(values["trained_twice"] for values in accounts.values()),
             **accounts,
+            "dead_letters": [asdict(letter) for letter in letters],
         }
         self._run_directory.write_ledger(account)
         return account

@@ -95,3 +95,14 @@ def test_half_a_result_is_an_error(tmp_path, name):
     (tmp_path / name).write_text("{")
     with pytest.raises(NotFoundError, match="cannot be read"):
         read_summary(tmp_path)
+
+
+def test_the_newest_dead_letters_are_told_with_their_reasons(tmp_path):
+    _write(tmp_path)
+    ledger = json.loads((tmp_path / "ledger.json").read_text())
+    ledger["train"]["tasks"]["dead_lettered"] = 1
+    letter = {"partition": "train", "task_id": "00000003", "attempt": 0, "sequence": 3, "time": 1.0}
+    ledger["dead_letters"] = [{**letter, "reasons": ["prompt_too_long", "prompt_too_long"]}]
+    (tmp_path / "ledger.json").write_text(json.dumps(ledger))
+    text = read_summary(tmp_path).text()
+    assert "  1 task was dead-lettered; the newest:\n    train task 00000003 (attempt 0): prompt_too_long x 2" in text

@@ -1,7 +1,10 @@
 """The view shows what a person wants to know."""
 
+from dataclasses import replace
+
 from rich.console import Console
 
+from services.common.types import DeadLetter, Partition, TaskId
 from services.launcher.view import draw
 from tests.unit.launcher.moments import moment, replica
 
@@ -31,3 +34,15 @@ def test_a_run_that_only_begins_is_drawn_with_dashes():
     text = _text(moment())
     assert "pass rate       -" in text
     assert "Not enough was measured" in text
+
+
+def test_what_was_given_up_is_told_with_its_reasons():
+    snapshot = moment()
+    (ledger,) = snapshot.ledgers
+    tasks = replace(ledger.tasks, dead_lettered=2)
+    letter = DeadLetter(
+        partition=Partition.TRAIN, task_id=TaskId("00000007"), attempt=0, sequence=7, time=1.0, reasons=("lapsed",) * 2
+    )
+    text = _text(replace(snapshot, ledgers=(replace(ledger, tasks=tasks),), dead_letters=(letter,)))
+    assert "2 tasks were dead-lettered; the newest:" in text
+    assert "train task 00000007 (attempt 0): lapsed x 2" in text

@@ -10,6 +10,7 @@ import torch
 from services.common.config import RunConfig
 from services.common.errors import FencedError, ReconcileRequiredError, RunFinishedError
 from services.common.types import (
+    DeadLetter,
     Enqueued,
     Group,
     GroupOutcome,
@@ -341,6 +342,22 @@ class FakeQueue:
             )
             for partition, stream in self.streams.items()
         )
+
+    async def get_dead_letters(self, *, max_letters):
+        letters = [
+            DeadLetter(
+                partition=partition,
+                task_id=task_id,
+                attempt=0,
+                sequence=int(task_id),
+                time=1.0,
+                reasons=("reward_error",) * 2,
+            )
+            for partition, stream in self.streams.items()
+            for task_id, how in stream.ended.items()
+            if how == "dead_lettered"
+        ]
+        return tuple(letters[:max_letters])
 
     async def get_stats(self):
         status = ReplicaStatus(

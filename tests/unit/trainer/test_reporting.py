@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from services.common.types import RunId
+from services.common.types import DeadLetter, Partition, RunId, TaskId
 from services.trainer.collecting import Batch
 from services.trainer.dataset import RunData
 from services.trainer.figures import batch_figures
@@ -120,7 +120,15 @@ async def test_the_end_writes_ledger_and_summary(config, reporter):
     report(reporter, 2)
     reporter.validated(make_measurement(2, 0.75))
 
-    reporter.finished(await FakeQueue().get_ledger(), seconds=10.0, num_versions=3)
+    letter = DeadLetter(
+        partition=Partition.TRAIN,
+        task_id=TaskId("7"),
+        attempt=1,
+        sequence=7,
+        time=9.5,
+        reasons=("lapsed", "engine_error"),
+    )
+    reporter.finished(await FakeQueue().get_ledger(), [letter], seconds=10.0, num_versions=3)
 
     root = RunDirectory.of(config).root
     summary = json.loads((root / "summary.json").read_text())
@@ -131,4 +139,14 @@ async def test_the_end_writes_ledger_and_summary(config, reporter):
     assert "epochs" not in summary
     ledger = json.loads((root / "ledger.json").read_text())
     assert ledger["lost"] == ledger["train"]["tasks"]["lost"] == 0
-    assert set(ledger) == {"lost", "trained_twice", "train", "validation"}
+    assert set(ledger) == {"lost", "trained_twice", "train", "validation", "dead_letters"}
+    assert ledger["dead_letters"] == [
+        {
+            "partition": "train",
+            "task_id": "7",
+            "attempt": 1,
+            "sequence": 7,
+            "time": 9.5,
+            "reasons": ["lapsed", "engine_error"],
+        }
+    ]
