@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.common.clients.queue import QueueClient
@@ -18,7 +19,7 @@ from services.common.rpc.channel import open_channel
 from services.common.rpc.health import wait_healthy
 from services.queue.config import ServiceConfig
 from services.queue.server import serve
-from services.queue.servicer import QueueServicer
+from services.queue.servicer import QueueServicer, add_queue_servicer
 from services.queue.store import QueueStore
 from tests.redis_server import find_server, free_port, wait_for
 
@@ -33,19 +34,27 @@ _PROCESSES.set_forkserver_preload(["tests.unit.queue.ports"])
 
 
 class LocalChannel:
-    """What a client's stub needs of a channel, without a network."""
+    """What a client's stub needs of a channel and a service of a server, without a network: only the bytes are real."""
 
-    def __init__(self, servicer) -> None:
-        self._servicer = servicer
+    def add_generic_rpc_handlers(self, handlers):
+        (self._handlers,) = handlers
 
-    def unary_unary(self, path, *_, **__):
-        serve_call = getattr(self._servicer, path.rpartition("/")[2])
+    def unary_unary(self, path, request_serializer, response_deserializer, **_):
+        handler = self._handlers.service(Call(path))
 
         async def call(request, timeout=None):
+            asked = handler.request_deserializer(request_serializer(request))
             async with asyncio.timeout(timeout):
-                return await serve_call(request, None)
+                answer = await handler.unary_unary(asked, None)
+            return response_deserializer(handler.response_serializer(answer))
 
         return call
+
+
+@dataclass
+class Call:
+    method: str
+    """What a handler needs to know of a call."""
 
 
 class InProcess:
@@ -57,7 +66,9 @@ class InProcess:
 
     async def open(self):
         self._store = QueueStore(self._redis_url)
-        self.client = QueueClient(LocalChannel(QueueServicer(self._store)), self._run_id)
+        channel = LocalChannel()
+        add_queue_servicer(QueueServicer(self._store), channel)
+        self.client = QueueClient(channel, self._run_id)
 
     async def crash(self, call=None):
         """End the service at once, whatever it is doing; another one takes its place."""
