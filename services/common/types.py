@@ -557,6 +557,9 @@ class OnStale(StrEnum):
     """It is dropped and the same task is issued again as the next attempt, in one atomic step."""
     DROP = "drop"
     """It is dropped."""
+    WAIT = "wait"
+    """No group becomes too old while its leases are renewed: a batch is held until enough of the unfinished groups that
+    could be used no later are ready. What is too old all the same, after a lapsed lease or a crash, is refilled."""
 
 
 class WhenFull(StrEnum):
@@ -729,6 +732,8 @@ class PartitionStats:
     """Groups leased by the trainer and not committed."""
     payload_bytes: int
     """Bytes of put trajectories held."""
+    held_for_groups: int
+    """Unfinished groups that the trainer's batch is held for; 0 unless `OnStale.WAIT` holds one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

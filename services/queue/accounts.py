@@ -88,7 +88,7 @@ def _letter(partition: Partition, values: dict[str, Any]) -> DeadLetter:
 
 
 def _stats(row: list[Any]) -> PartitionStats:
-    name, pending, in_flight, open_groups, ready, leased, payload_bytes, *_ = row
+    name, pending, in_flight, open_groups, ready, leased, payload_bytes, *_, held = row
     return PartitionStats(
         partition=Partition(text(name)),
         pending_members=int(pending),
@@ -97,6 +97,7 @@ def _stats(row: list[Any]) -> PartitionStats:
         ready_groups=int(ready),
         leased_groups=int(leased),
         payload_bytes=int(payload_bytes),
+        held_for_groups=int(held),
     )
 
 

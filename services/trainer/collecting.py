@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
-    from services.common.types import Group, LeasedBatch, Ledger, RunStats
+    from services.common.types import Group, LeasedBatch, Ledger, PartitionStats, RunStats
     from services.trainer.account import Account
     from services.trainer.queue_link import QueueLink
 
@@ -209,7 +209,7 @@ def describe_stall(stats: RunStats, seconds: float, *, wanted: int, partition: P
     depths = next((entry for entry in stats.partitions if entry.partition is partition), None)
     where = (
         f"{depths.ready_groups} of {wanted} groups ready, {depths.pending_members} members wait for a rollouter, "
-        f"{depths.in_flight_members} are in flight"
+        f"{depths.in_flight_members} are in flight{_describe_hold(depths)}"
         if depths
         else "nothing is queued"
     )
@@ -222,4 +222,14 @@ def describe_stall(stats: RunStats, seconds: float, *, wanted: int, partition: P
     return (
         f"no group became ready for {seconds:g} s: {where}; version wanted is {stats.policy_version}; "
         f"rollouters: {replicas or 'none is heard of, start one'} (the bound is trainer.stall_seconds)"
+    )
+
+
+def _describe_hold(depths: PartitionStats) -> str:
+    """Word what `async.on_stale = "wait"` holds the batch for; empty when it holds none."""
+    if not depths.held_for_groups:
+        return ""
+    return (
+        f", the batch is held for {depths.held_for_groups} unfinished groups that the next versions would make too old "
+        '(async.on_stale = "wait")'
     )

@@ -17,6 +17,7 @@ class OnStale(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_STALE_UNSPECIFIED: _ClassVar[OnStale]
     ON_STALE_REFILL: _ClassVar[OnStale]
     ON_STALE_DROP: _ClassVar[OnStale]
+    ON_STALE_WAIT: _ClassVar[OnStale]
 
 class WhenFull(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -55,6 +56,7 @@ class DropReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 ON_STALE_UNSPECIFIED: OnStale
 ON_STALE_REFILL: OnStale
 ON_STALE_DROP: OnStale
+ON_STALE_WAIT: OnStale
 WHEN_FULL_UNSPECIFIED: WhenFull
 WHEN_FULL_BLOCK: WhenFull
 WHEN_FULL_DROP_OLDEST: WhenFull
@@ -493,7 +495,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class PartitionStats(_message.Message):
-    __slots__ = ("partition", "pending_members", "in_flight_members", "open_groups", "ready_groups", "leased_groups", "payload_bytes")
+    __slots__ = ("partition", "pending_members", "in_flight_members", "open_groups", "ready_groups", "leased_groups", "payload_bytes", "held_for_groups")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PENDING_MEMBERS_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -501,6 +503,7 @@ class PartitionStats(_message.Message):
     READY_GROUPS_FIELD_NUMBER: _ClassVar[int]
     LEASED_GROUPS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FOR_GROUPS_FIELD_NUMBER: _ClassVar[int]
     partition: _task_pb2.Partition
     pending_members: int
     in_flight_members: int
@@ -508,7 +511,8 @@ class PartitionStats(_message.Message):
     ready_groups: int
     leased_groups: int
     payload_bytes: int
-    def __init__(self, partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., pending_members: _Optional[int] = ..., in_flight_members: _Optional[int] = ..., open_groups: _Optional[int] = ..., ready_groups: _Optional[int] = ..., leased_groups: _Optional[int] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
+    held_for_groups: int
+    def __init__(self, partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., pending_members: _Optional[int] = ..., in_flight_members: _Optional[int] = ..., open_groups: _Optional[int] = ..., ready_groups: _Optional[int] = ..., leased_groups: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., held_for_groups: _Optional[int] = ...) -> None: ...
 
 class GetStatsResponse(_message.Message):
     __slots__ = ("partitions", "policy_version", "epoch", "commit_number", "replicas", "run_finished")

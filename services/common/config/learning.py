@@ -93,8 +93,10 @@ class AsyncSection(Section):
     """Optimiser steps between two published versions."""
     partial_rollout: bool = True
     """Running generations go on through a weight update; else the update waits for them."""
-    on_stale: Literal["refill", "drop"] = "refill"
-    """A group that is too old is issued again (`refill`) or given up (`drop`)."""
+    on_stale: Literal["refill", "drop", "wait"] = "refill"
+    """A group that is too old is issued again (`refill`) or given up (`drop`); with `wait` the next version waits for
+    groups that would become too old, as long as their rollouters live. `trainer.stall_seconds` bounds such a wait too,
+    so it has to be longer than the slowest attempt."""
 
     @model_validator(mode="before")
     @classmethod

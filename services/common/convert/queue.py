@@ -237,6 +237,7 @@ def stats_to_proto(stats: RunStats) -> queue_service_pb2.GetStatsResponse:
                 ready_groups=depths.ready_groups,
                 leased_groups=depths.leased_groups,
                 payload_bytes=depths.payload_bytes,
+                held_for_groups=depths.held_for_groups,
             )
             for depths in stats.partitions
         ],
@@ -260,6 +261,7 @@ def stats_from_proto(wire: queue_service_pb2.GetStatsResponse) -> RunStats:
                 ready_groups=depths.ready_groups,
                 leased_groups=depths.leased_groups,
                 payload_bytes=depths.payload_bytes,
+                held_for_groups=depths.held_for_groups,
             )
             for depths in wire.partitions
         ),

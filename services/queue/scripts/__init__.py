@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_LIBRARY = ("run", "groups", "leases")
+_LIBRARY = ("run", "waits", "groups", "leases")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

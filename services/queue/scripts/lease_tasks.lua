@@ -44,6 +44,9 @@ local function begin(p, group)
   leave_fresh(p, group)
   group.state = 'open'
   call('HSET', group.key, 'state', 'open')
+  if waits(p, run) then
+    begin_wait(p, group, version)
+  end
   for member = 0, group.size - 1 do
     if room > 0 then
       issue(p, group, member, load_member(group, member))
@@ -73,10 +76,31 @@ local function may_begin(p)
   return call('ZCARD', p.open) - call('ZCARD', p.leased) - call('ZCARD', p.fresh) < state_number(p, 'wanted')
 end
 
+-- How many groups may begin under the replica's version and still find a slot before they are too old. Under the
+-- newest version that is every fresh group, unless a branch left more open than its versions have slots for; what the
+-- trainer waits for may begin even then.
+local function num_timely(p)
+  if not waits(p, run) then
+    return math.huge
+  end
+  local last = run.policy_version + run.max_staleness
+  local least = math.huge
+  for due = math.max(version, run.policy_version - run.max_staleness) + run.max_staleness, last do
+    local slots = slots_until(p, run, due)
+    if due == last then
+      slots = math.max(slots, state_number(p, 'wanted'))
+    end
+    local unfinished, ready = due_by(p, run, due)
+    least = math.min(least, slots - unfinished - ready)
+  end
+  return least
+end
+
 local function lease_from(p)
   local limit = room + LOOK_AHEAD - 1
   local pending = call('ZRANGE', p.pending, 0, limit, 'WITHSCORES')
   local fresh = may_begin(p) and call('ZRANGE', p.fresh, 0, limit, 'WITHSCORES') or {}
+  local timely = fresh[1] and num_timely(p) or 0
   local i, j = 1, 1
   while room > 0 and (pending[i] or fresh[j]) do
     if pending[i] and (not fresh[j] or tonumber(pending[i + 1]) <= tonumber(fresh[j + 1])) then
@@ -93,8 +117,14 @@ local function lease_from(p)
       local group = load_group(p, fresh[j])
       if effective_min(p, group) > version then
         note_wanted(effective_min(p, group))
+      elseif timely < 1 then
+        if version < run.policy_version then
+          note_wanted(version + 1)
+        end
+        fresh = {}
       else
         begin(p, group)
+        timely = timely - 1
         if not may_begin(p) then
           fresh = {}
         end

@@ -13,7 +13,7 @@ for _, name in ipairs(PARTITIONS) do
   answer[#answer + 1] = {
     name, call('ZCARD', p.pending) + state_number(p, 'fresh_members'), call('ZCARD', p.leases), open, ready, leased,
     whole(state_number(p, 'bytes')), call('HGETALL', p.ledger), whole(state_number(p, 'low_water')),
-    call('SMEMBERS', p.ended),
+    call('SMEMBERS', p.ended), whole(state_number(p, 'held')),
   }
 end
 local replicas = {}

@@ -34,7 +34,7 @@ end
 remove_between('-inf', '(' .. whole(first_open))
 call('DEL', p.ended)
 -- The trainer feeds again from its own frontier, and says again when the data ends.
-call('HSET', p.state, 'low_water', whole(first_open), 'data_ended', 0, 'wanted', 0)
+call('HSET', p.state, 'low_water', whole(first_open), 'data_ended', 0, 'wanted', 0, 'held', 0)
 for i = 8, #ARGV do
   remove_between(ARGV[i], ARGV[i])
   mark_ended(p, tonumber(ARGV[i]))

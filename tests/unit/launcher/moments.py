@@ -42,6 +42,7 @@ def moment(*replicas: ReplicaReport) -> Snapshot:
             ready_groups=ready,
             leased_groups=0,
             payload_bytes=0,
+            held_for_groups=0,
         )
 
     tasks = TaskLedger(fed=43, refilled=3, consumed=40, filtered=0, dropped={"stale": 2}, dead_lettered=0, open=1)

@@ -105,6 +105,14 @@ class Driver:
     async def extend(self, *assignments):
         return await self.store.tasks.extend(self.run_id, [item.lease_id for item in assignments])
 
+    async def expire(self, *assignments):
+        """Let the deadlines of leases pass, and sweep."""
+        redis = self.store._redis._redis
+        for item in assignments:
+            partition, _, name = item.lease_id.partition("/")
+            await redis.zadd(f"hr:{{{self.run_id}}}:{partition}:leases", {name: 0}, xx=True)
+        await self.store.runs.sweep(self.run_id)
+
     async def produce(self, max_members=1000, version=None):
         """Lease what there is and put it."""
         assignments = await self.lease(max_members, version=version)
@@ -170,6 +178,10 @@ class Driver:
 
     async def ledger(self, partition=Partition.TRAIN):
         return next(item for item in (await self.account()).ledgers if item.partition is partition)
+
+    async def nothing_was_stale(self):
+        ledger = await self.ledger()
+        return (ledger.tasks.dropped, ledger.tasks.refilled, ledger.trajectories.released) == ({}, 0, {})
 
     async def stats(self, partition=Partition.TRAIN):
         return next(item for item in (await self.account()).stats.partitions if item.partition is partition)

@@ -259,6 +259,7 @@ class Stream:
             ready_groups=len(self.in_order("ready")),
             leased_groups=len(self.in_order("leased")),
             payload_bytes=sum(group.num_bytes for group in self.groups.values()),
+            held_for_groups=0,
         )
 
 

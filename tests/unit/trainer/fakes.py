@@ -380,6 +380,7 @@ class FakeQueue:
                     ready_groups=0,
                     leased_groups=0,
                     payload_bytes=0,
+                    held_for_groups=0,
                 )
                 for partition, stream in self.streams.items()
             ),

@@ -137,6 +137,17 @@ async def test_a_stall_without_replicas_or_depths_is_said_as_such():
     assert "none is heard of, start one" in describe_stall(stats, 3.0, wanted=2)
 
 
+async def test_a_stall_of_a_held_batch_says_for_how_many_groups_it_is_held():
+    stats = await FakeQueue().get_stats()
+    assert "held" not in describe_stall(stats, 3.0, wanted=2)
+
+    train, *others = stats.partitions
+    held = replace(stats, partitions=(replace(train, held_for_groups=3), *others))
+
+    sentence = describe_stall(held, 3.0, wanted=2)
+    assert "the batch is held for 3 unfinished groups that the next versions would make too old" in sentence
+
+
 async def test_a_run_in_which_every_attempt_fails_ends_at_once_and_names_the_failures(tmp_path):
     queue = FakeQueue()
     queue.unscorable = {TaskId(f"{index:08d}") for index in range(20)}

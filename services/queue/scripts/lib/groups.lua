@@ -90,6 +90,9 @@ local function clear_attempt(p, group)
   elseif group.state == 'ready' then
     call('ZREM', p.ready, task)
     call('ZREM', p.ages, task)
+    call('ZREM', p.spent, task)
+  elseif group.state == 'open' then
+    call('ZREM', p.waited, task)
   elseif group.state == 'leased' then
     call('ZREM', p.leased, task)
     call('HINCRBY', p.state, 'leased_bytes', whole(0 - group.bytes))
@@ -186,6 +189,9 @@ local function close_if_complete(p, run, group, now)
   call('HSET', group.key, 'state', 'ready')
   call('ZADD', p.ready, whole(group.sequence), group.task)
   call('ZADD', p.ages, whole(group.oldest), group.task)
+  if waits(p, run) then
+    finish_wait(p, group)
+  end
   if p.is_train and run.when_full == 'drop_oldest' then
     drop_oldest(p, run)
   end

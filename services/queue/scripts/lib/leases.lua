@@ -66,6 +66,7 @@ local function lapse(p, run, name, now)
     return
   end
   count(p, 'lapsed')
+  call('ZREM', p.waited, task)
   call('ZADD', p.lapsed, whole(now), name)
   call('ZREMRANGEBYRANK', p.lapsed, 0, -LAPSED_KEPT - 1)
   fail_member(p, run, group, member, record, 'lapsed', now)

@@ -79,12 +79,14 @@ end
 --   lapsed   zset   the same by time of lapse: issues counted as lapsed that may still be answered (bounded)
 --   ready    zset   task by sequence: closed groups that wait for the trainer
 --   ages     zset   the same tasks by oldest version
+--   waited   zset   task by oldest version: begun groups that a batch waits for; only with on_stale = wait
+--   spent    zset   task by oldest version: those of `ages` that nobody waited for at their end; only with that too
 --   leased   zset   task by sequence: groups leased by the trainer
 --   ended    set    sequences ended above the low-water mark
 --   consumed zset   task/attempt by commit number: what was trained on lately (bounded)
 --   dead     list   JSON of dead-lettered groups, newest first (bounded)
 --   state    hash   low_water, data_ended, fresh_members, bytes, leased_bytes,
---                  wanted (groups that a waiting LeaseBatch needs)
+--                  wanted (groups that a waiting LeaseBatch needs), held (unfinished groups that it is held for)
 --   batch    hash   id, epoch, tasks: the newest batch lease, so that its retry is answered the same
 --   ledger   hash   counters of what ended where
 local function partition(name)
@@ -93,6 +95,7 @@ local function partition(name)
     name = name, is_train = name == 'train',
     open = base .. 'open', fresh = base .. 'fresh', pending = base .. 'pending', leases = base .. 'leases',
     lapsed = base .. 'lapsed', ready = base .. 'ready', ages = base .. 'ages', leased = base .. 'leased',
+    waited = base .. 'waited', spent = base .. 'spent',
     ended = base .. 'ended', consumed = base .. 'consumed', dead = base .. 'dead', state = base .. 'state',
     batch = base .. 'batch', ledger = base .. 'ledger',
     group = base .. 'group:', task = base .. 'task:', payload = base .. 'payload:',
