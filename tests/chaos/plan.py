@@ -44,6 +44,8 @@ class Action(StrEnum):
     """Redis' files are copied for a later rollback; nobody is hurt."""
     ROLLBACK = "rollback"
     """SIGKILL of all targets, and Redis comes back with the files of the last snapshot."""
+    TEAR = "tear"
+    """SIGKILL of all targets, and Redis' log has lost its end, as when the machine dies before it reached the disk."""
     RIVAL = "rival"
     """A second trainer takes the run over while the first is frozen; then the first is killed and a third comes."""
     REBOOT = "reboot"
@@ -88,6 +90,8 @@ class Event:
     """The weak instant that is then waited for, with a bound; `None` strikes at once."""
     delay_seconds: float = 0.0
     """Pause between the instant and the blow."""
+    num_bytes: int = 0
+    """How much of the log a tear takes."""
     seconds: float = 0.0
     """How long a stop lasts, or a rival lives beside the frozen trainer."""
     hold: bool = False
@@ -213,6 +217,7 @@ class _Deck:
                 self._at_version, self._at_put, self._at_put, self._at_commit, self._at_lease, self._pause,
                 self._frozen_rollouter, self._restart, self._wipe, self._wipe_without_trainer, self._flush,
                 self._rollback, self._rollback_with_trainer, self._all, self._reboot,
+                self._tear, self._tear_with_trainer,
             ]  # fmt: skip
             # Each slow one comes at most once in a run.
             self._cards = common + [self._slow.pop() for _ in self._slow[:1]]
@@ -288,6 +293,13 @@ class _Deck:
 
     def _flush(self) -> Event:
         return Event(kind="flush", action=Action.FLUSH, targets=("redis",))
+
+    def _tear(self) -> Event:
+        num_bytes = int(2 ** self._dice.uniform(0.0, 18.0))
+        return Event(kind="tear", action=Action.TEAR, targets=("redis",), num_bytes=num_bytes)
+
+    def _tear_with_trainer(self) -> Event:
+        return replace(self._tear(), kind="tear_with_trainer", targets=("trainer", "redis"))
 
     def _reboot(self) -> Event:
         return Event(kind="reboot", action=Action.REBOOT, targets=("launcher",))

@@ -220,6 +220,14 @@ class Stack:
             shutil.copytree(snapshot, self.run_directory / "redis" / "appendonlydir")
         redis.kill()
 
+    def tear_redis_log(self, redis: psutil.Process, *, num_bytes: int) -> None:
+        """Kill Redis, and cut the end off its log."""
+        redis.suspend()
+        logs = sorted((self._redis_files() or self.folder).glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
+        if logs:
+            os.truncate(logs[-1], max(0, logs[-1].stat().st_size - num_bytes))
+        redis.kill()
+
     def _redis_files(self) -> Path | None:
         folder = self.run_directory / "redis" / "appendonlydir"
         return folder if folder.is_dir() else None

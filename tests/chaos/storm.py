@@ -164,7 +164,7 @@ class Storm:
         return self._replace_files(event)
 
     def _replace_files(self, event: Event) -> list[str]:
-        """Copy, wipe or roll back Redis' files, after the other targets were killed; returns whom it met."""
+        """Copy, wipe, tear or roll back Redis' files, after the other targets were killed; returns whom it met."""
         stack = self._stack
         redis = stack.role("redis")
         if redis is None:
@@ -173,6 +173,9 @@ class Storm:
         with suppress(psutil.Error):
             if event.action is Action.SNAPSHOT:
                 return [] if stack.take_snapshot(redis) else met
+            if event.action is Action.TEAR:
+                stack.tear_redis_log(redis, num_bytes=event.num_bytes)
+                return [*met, "redis"]
             stack.replace_redis_files(redis, snapshot=stack.snapshot if event.action is Action.ROLLBACK else None)
             return [*met, "redis"]
         return met
