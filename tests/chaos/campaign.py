@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.checks import Broken, Violation, check
-from tests.chaos.evidence import CheckpointWatch, Evidence, load_weights, read_json, read_lines, read_traces
+from tests.chaos.evidence import Evidence, load_weights, read_json, read_lines, read_traces
 from tests.chaos.plan import SLOW_FROM_KILLS, make_plan
 from tests.chaos.stack import Stack
 from tests.chaos.storm import Storm
+from tests.chaos.watches import CheckpointWatch, LedgerWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,18 +119,19 @@ def run_plan(plan: Plan, folder: Path, *, seconds: float, say: Callable[[str], N
     left_behind: list[str] = []
     ended = False
     try:
-        with CheckpointWatch(stack.run_directory / "checkpoints") as watch:
+        with CheckpointWatch(stack.run_directory) as checkpoints, LedgerWatch(stack.run_directory) as ledger:
             ended = storm.run(seconds=seconds)
     finally:
         rivals = [rival.poll() for rival in storm.rivals]
         left_behind = stack.close()
-    evidence = _gather(
-        stack,
-        plan,
-        watch=watch,
-        ended=ended,
+    evidence = replace(
+        _read_files(stack, plan),
+        exit_code=stack.exit_code if ended else None,
+        checkpoints=checkpoints.states,
+        num_looks=ledger.num_looks,
+        unbalanced=ledger.unbalanced,
         left_behind=storm.left_behind + (left_behind if ended else []),
-        rivals=rivals,
+        rival_exit_codes=rivals,
     )
     return Result(
         plan=plan,
@@ -143,26 +145,21 @@ def run_plan(plan: Plan, folder: Path, *, seconds: float, say: Callable[[str], N
     )
 
 
-def _gather(
-    stack: Stack, plan: Plan, *, watch: CheckpointWatch, ended: bool, left_behind: list[str], rivals: list[int | None]
-) -> Evidence:
+def _read_files(stack: Stack, plan: Plan) -> Evidence:
     """Read what the run left."""
     folder = stack.run_directory
     uses, sampled_by, published = read_traces(folder / "traces.jsonl")
     return Evidence(
         settings=plan.settings,
-        exit_code=stack.exit_code if ended else None,
+        exit_code=None,
         last_words=" | ".join(stack.output.read_text(errors="replace").splitlines()[-_LAST_LINES:]),
         metrics=read_lines(folder / "metrics.jsonl"),
         ledger=read_json(folder / "ledger.json"),
         summary=read_json(folder / "summary.json"),
-        checkpoints=watch.states,
         uses=uses,
         sampled_by=sampled_by,
         published=published,
         weights=load_weights(folder),
-        left_behind=left_behind,
-        rival_exit_codes=rivals,
     )
 
 

@@ -74,8 +74,8 @@ class Lineage:
 def check(evidence: Evidence) -> list[Violation]:
     """Judge a run."""
     checks = (
-        check_end, check_processes, check_ledger, check_lineage, check_once, check_lost, check_age, check_steps,
-        check_weights,
+        check_end, check_processes, check_ledger, check_moments, check_lineage, check_once, check_lost, check_age,
+        check_steps, check_weights,
     )  # fmt: skip
     return [violation for one in checks for violation in one(evidence)]
 
@@ -159,6 +159,15 @@ def check_ledger(evidence: Evidence) -> Iterator[Violation]:
             if columns[live] or negative:
                 text = f"{partition} {table}: {live} {columns[live]}, below 0: {negative}"
                 yield Violation(broken=Broken.LEDGER, text=text)
+
+
+def check_moments(evidence: Evidence) -> Iterator[Violation]:
+    """The ledger balanced whenever it was looked at while the run went on."""
+    if not evidence.num_looks:
+        yield Violation(broken=Broken.EVIDENCE, text="the ledger was never seen while the run went on")
+    if evidence.unbalanced:
+        text = f"{len(evidence.unbalanced)} of {evidence.num_looks} looks at the ledger: {evidence.unbalanced[0]}"
+        yield Violation(broken=Broken.LOST, text=text, count=len(evidence.unbalanced))
 
 
 def check_lineage(evidence: Evidence) -> Iterator[Violation]:

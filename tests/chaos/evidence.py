@@ -1,13 +1,11 @@
 """What a run leaves: gathered from its files, its processes and its spans, for the checks to judge.
 
-Nothing here judges. Checkpoints are collected while the run goes on, since the trainer removes the older ones: they say
-what each commit consumed, whatever the queue and the trainer claim at the end.
+Nothing here judges. What can only be seen while the run goes on is collected in `watches.py`.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,8 +16,6 @@ from services.common.telemetry.file_exporter import read_spans
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-_LOOK_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +72,10 @@ class Evidence:
     """Every line of `metrics.jsonl`, in order."""
     ledger: dict[str, Any] | None = None
     """`ledger.json`."""
+    num_looks: int = 0
+    """How often the ledger was looked at while the run went on."""
+    unbalanced: list[str] = field(default_factory=list)
+    """Looks at which it did not balance."""
     summary: dict[str, Any] | None = None
     """`summary.json`."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
@@ -92,53 +92,6 @@ class Evidence:
     """Command lines of processes that outlived the run."""
     rival_exit_codes: list[int | None] = field(default_factory=list)
     """Exit status of each second trainer; `None` when it still ran."""
-
-
-class CheckpointWatch:
-    """Collects the state of every checkpoint of a run while it goes on.
-
-    Example:
-        with CheckpointWatch(folder) as watch:
-            ...
-        states = watch.states
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Watch a folder that need not exist yet."""
-        self._folder = folder
-        self._seen: dict[tuple[str, int], dict[str, Any]] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="checkpoint-watch", daemon=True)
-
-    def __enter__(self) -> CheckpointWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._look()
-
-    @property
-    def states(self) -> list[dict[str, Any]]:
-        """In order of appearance."""
-        return list(self._seen.values())
-
-    def _watch(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
-            self._look()
-
-    def _look(self) -> None:
-        with suppress(OSError):
-            for path in sorted(self._folder.iterdir()):
-                if path.name.startswith("step-"):
-                    with suppress(OSError, ValueError):
-                        self._note(path)
-
-    def _note(self, path: Path) -> None:
-        key = (path.name, path.stat().st_ino)
-        if key not in self._seen:
-            self._seen[key] = json.loads((path / "state.json").read_text())["run"]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -75,6 +75,7 @@ def clean():
         exit_code=0,
         metrics=[_metrics(step) for step in range(1, _STEPS + 1)],
         ledger={"lost": 0, "trained_twice": 0, "train": _partition(8), "validation": _partition(2)},
+        num_looks=20,
         summary={"state": "finished"},
         checkpoints=[_checkpoint(number) for number in range(1, _STEPS + 1)],
         uses=[
@@ -110,6 +111,8 @@ def test_a_clean_run_is_found_clean(clean):
         ({"weights": Weights(num_tensors=3, not_committed=("norm",))}, Broken.WEIGHTS),
         ({"ledger": None}, Broken.LEDGER),
         ({"checkpoints": []}, Broken.EVIDENCE),
+        ({"num_looks": 0}, Broken.EVIDENCE),
+        ({"unbalanced": ["tasks: lost 1"]}, Broken.LOST),
     ],
 )
 def test_a_bad_end_is_found(clean, changes, broken):
