@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tests.chaos.evidence import Evidence, Use
 
-_FENCED = 3
-
 
 class Broken(StrEnum):
     """What kind of promise was broken."""
@@ -129,8 +127,10 @@ def check_processes(evidence: Evidence) -> Iterator[Violation]:
     for words in evidence.left_behind:
         yield Violation(broken=Broken.PROCESSES, text=f"left behind: {words}")
     for code in evidence.rival_exit_codes:
-        if code != _FENCED:
-            yield Violation(broken=Broken.PROCESSES, text=f"a replaced trainer ended with {code}, not {_FENCED}")
+        # Refused, or ended by an error of its own such as a wiped store; nobody starts it again.
+        if not code:
+            text = "still ran at the end" if code is None else "took the run for its own and finished it"
+            yield Violation(broken=Broken.PROCESSES, text=f"a replaced trainer {text}")
 
 
 def check_ledger(evidence: Evidence) -> Iterator[Violation]:
