@@ -213,7 +213,7 @@ def check_lost(evidence: Evidence) -> Iterator[Violation]:
     if not consumed or evidence.ledger is None:
         return
     tasks = evidence.ledger["train"]["tasks"]
-    # With `refill`, a stale attempt is followed by another one of the same task.
+    # Unless it says `drop`, a stale attempt is followed by another one of the same task.
     explained = tasks["dead_lettered"] + tasks["filtered"] + sum(
         number
         for reason, number in tasks["dropped"].items()

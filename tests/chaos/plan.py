@@ -171,7 +171,7 @@ def _settings(seed: int) -> dict[str, Any]:
         "async.max_staleness": max_staleness,
         "async.updates_per_version": 1 + seed % 2,
         "async.partial_rollout": seed // 2 % 2 == 0,
-        "async.on_stale": ("refill", "drop")[seed // 3 % 2],
+        "async.on_stale": ("refill", "drop", "wait")[seed // 3 % 3],
         "rollout.replicas": dice.choice((2, 2, 3)),
         "trainer.groups_per_step": dice.choice((2, 3, 4)),
         "trainer.checkpoint_every": dice.choice((1, 2, 5)),

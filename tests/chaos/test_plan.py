@@ -32,7 +32,7 @@ def test_eight_runs_meet_every_action_moment_and_setting():
     assert {plan.settings["async.max_staleness"] for plan in plans} == {0, 1, 2}
     assert {plan.settings["async.updates_per_version"] for plan in plans} == {1, 2}
     assert {plan.settings["async.partial_rollout"] for plan in plans} == {True, False}
-    assert {plan.settings["async.on_stale"] for plan in plans} == {"refill", "drop"}
+    assert {plan.settings["async.on_stale"] for plan in plans} == {"refill", "drop", "wait"}
     assert len({plan.settings["trainer.checkpoint_every"] for plan in plans}) > 1
     hurt = {target for event in events if event.action is Action.KILL for target in event.targets}
     assert {"redis", "queue", "reward", "scorer", "trainer", "rollouter-0", "rollouter-1"} <= hurt
