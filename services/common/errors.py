@@ -16,6 +16,7 @@
     |-- UnavailableError       UNAVAILABLE          the peer or its store cannot be reached; retry
     |-- CorruptDataError       DATA_LOSS            bytes do not match their digest
     |-- ScoringFailedError     ABORTED              a scorer failed; carries a FailureReason, is never a reward
+    |-- StorageError           (never on the wire)  a file of the run directory cannot be written
     |-- StalledError           (never on the wire)  a run waited too long for anything to come and cannot go on
     `-- InternalError          INTERNAL             anything else; details stay in the server's log
 
@@ -154,6 +155,12 @@ class ScoringFailedError(HeadraceError):
 
     code = "ABORTED"
     reason = "SCORING_FAILED"
+
+
+class StorageError(HeadraceError):
+    """A file of the run directory cannot be written, as on a full disk; what was there before is unharmed."""
+
+    reason = "STORAGE"
 
 
 class StalledError(HeadraceError):

@@ -30,6 +30,8 @@ TRAINER_DONE = 0
 """Exit status of a trainer that has finished."""
 TRAINER_CANNOT_GO_ON = 3
 """Exit status of a trainer that would fail again."""
+TRAINER_REPLACED = 4
+"""Exit status of a trainer whose run was taken over by a newer one."""
 
 _READY_SECONDS = 120.0
 _DRAIN_SECONDS = 20.0
@@ -82,7 +84,7 @@ class Fleet:
         self.trainer = self._supervised(
             "trainer",
             threads=plan.config.trainer.threads,
-            final_codes=frozenset({TRAINER_DONE, TRAINER_CANNOT_GO_ON}),
+            final_codes=frozenset({TRAINER_DONE, TRAINER_CANNOT_GO_ON, TRAINER_REPLACED}),
             progress=partial(newest_step, plan.directory.path),
             on_line=on_trainer_line,
         )

@@ -1,8 +1,8 @@
 """Starts the trainer: `python -m services.trainer --config FILE [--section.key value ...]`.
 
 Exit status: 0 the run is done or was asked to stop; 1 it failed and may go on when it is started again; 2 the
-configuration, data or model are wrong; 3 it cannot go on, whatever is started again (a newer trainer took over, nothing
-came for too long, the queue or the run directory belongs to another run).
+configuration, data or model are wrong; 3 it cannot go on, whatever is started again (nothing came for
+too long, the queue or the run directory belongs to another run); 4 a newer trainer has taken the run over.
 """
 
 from __future__ import annotations
@@ -31,16 +31,9 @@ from services.trainer.config import service_config
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_CANNOT_GO_ON = 3
+EXIT_REPLACED = 4
 
-_FINAL = (
-    ConflictError,
-    FencedError,
-    QuotaError,
-    ReconcileRequiredError,
-    RunFinishedError,
-    StalledError,
-    StateFormatError,
-)
+_FINAL = (ConflictError, QuotaError, ReconcileRequiredError, RunFinishedError, StalledError, StateFormatError)
 
 
 def main() -> int:
@@ -78,6 +71,8 @@ def exit_status(error: HeadraceError) -> int:
     """Say whether starting again can help."""
     if isinstance(error, ConfigError):
         return EXIT_BAD_INPUT
+    if isinstance(error, FencedError):
+        return EXIT_REPLACED
     return EXIT_CANNOT_GO_ON if isinstance(error, _FINAL) else EXIT_FAILED
 
 

@@ -4,7 +4,8 @@ A checkpoint is a folder `step-00000010-epoch-3` with `tensors.safetensors` (mod
 `state.json` (where the run stands) and `manifest.json` (length and digest of the other two). It is written beside its
 place, forced to disk and renamed, the manifest last: what a crash left half written has no manifest or does not match
 it, and is skipped. Nothing is pickled. A trainer that was replaced and does not know it yet writes under its own, older
-epoch: it can neither overwrite nor outdo the checkpoints of its successor.
+epoch: it can neither overwrite nor outdo the checkpoints of its successor. A write that fails, as on a full disk,
+leaves the checkpoints before it as they are.
 
 Example:
     store = CheckpointStore(run.checkpoints, keep=2)
@@ -26,11 +27,13 @@ import structlog
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from services.common.errors import StorageError
 from services.common.types import DropReason, GroupOutcome, GroupResult, TaskId
 from services.trainer.backend.port import BackendState
 from services.trainer.run_directory import sync_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _TENSORS = "tensors.safetensors"
@@ -97,40 +100,63 @@ class CheckpointStore:
         """
         self._folder = folder
         self._keep = keep
+        self.damaged: tuple[str, ...] = ()
+        """What `newest` skipped, each with what is wrong with it."""
 
-    def save(self, backend: BackendState, run: CheckpointState) -> Path:
+    def save(self, backend: BackendState, run: CheckpointState, *, check: Callable[[], None]) -> Path:
         """Write a checkpoint and remove the oldest beyond the bound. Blocks: call it from a thread.
+
+        Args:
+            backend: model, optimiser and random generators.
+            run: where the run stands.
+            check: raises when this trainer was replaced; asked before the checkpoint becomes visible.
 
         Returns:
             The checkpoint's folder.
+
+        Raises:
+            StorageError: it cannot be written; the ones before it stay.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         target = self._folder / f"step-{run.step:08d}-epoch-{run.epoch}"
         staging = self._folder / f"{_STAGING_PREFIX}{target.name}"
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir()
-        save_file(backend.tensors, staging / _TENSORS)
-        state = {"format": _FORMAT, "backend": backend.numbers, "run": asdict(run)}
-        (staging / _STATE).write_text(json.dumps(state), encoding="utf-8")
-        files = {name: _describe(staging / name) for name in (_TENSORS, _STATE)}
-        (staging / _MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
-        for name in (_TENSORS, _STATE, _MANIFEST):
-            _sync_file(staging / name)
-        sync_folder(staging)
-        if target.exists():
-            # Only a damaged one can be in the way: a whole one would have been resumed from.
-            shutil.rmtree(target)
-        staging.rename(target)
-        sync_folder(self._folder)
+        check()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(staging, ignore_errors=True)
+            _fill(staging, backend, run)
+            check()
+            if target.exists():
+                # Only a damaged one can be in the way: a whole one would have been resumed from.
+                shutil.rmtree(target)
+            staging.rename(target)
+            sync_folder(self._folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            # A successor removes what its predecessor was writing.
+            check()
+            raise StorageError(
+                f"the checkpoint of step {run.step} cannot be written to {self._folder} ({error}); the ones before it "
+                "are unharmed: make room, and start again with run.resume = true"
+            ) from error
         self._prune(run.epoch)
         return target
 
+    def remove_debris(self, epoch: int) -> None:
+        """Remove what trainers of older epochs were writing when they died or were replaced.
+
+        Args:
+            epoch: the caller's epoch.
+        """
+        self._remove_stagings(epoch - 1)
+
     def newest(self) -> Checkpoint | None:
         """Read the newest whole checkpoint; damaged ones are skipped and said so. Blocks: call it from a thread."""
+        self.damaged = ()
         for folder in self._found():
             problem = _problem(folder)
             if problem is None:
                 return _read(folder)
+            self.damaged += (f"{folder.name}: {problem}",)
             _log.warning("checkpoint skipped", checkpoint=str(folder), problem=problem)
         return None
 
@@ -144,9 +170,26 @@ class CheckpointStore:
         """Remove what is older than the newest ones, and what crashes of this epoch or older ones left behind."""
         for folder in self._found()[self._keep :]:
             shutil.rmtree(folder, ignore_errors=True)
+        self._remove_stagings(epoch)
+
+    def _remove_stagings(self, epoch: int) -> None:
+        """Remove half-written checkpoints of an epoch and older ones."""
         for folder in self._folder.glob(f"{_STAGING_PREFIX}*"):
             if _age(folder)[0] <= epoch:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fill(staging: Path, backend: BackendState, run: CheckpointState) -> None:
+    """Write the files of a checkpoint into a new folder, and force them to disk."""
+    staging.mkdir()
+    save_file(backend.tensors, staging / _TENSORS)
+    state = {"format": _FORMAT, "backend": backend.numbers, "run": asdict(run)}
+    (staging / _STATE).write_text(json.dumps(state), encoding="utf-8")
+    files = {name: _describe(staging / name) for name in (_TENSORS, _STATE)}
+    (staging / _MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
+    for name in (_TENSORS, _STATE, _MANIFEST):
+        _sync_file(staging / name)
+    sync_folder(staging)
 
 
 def _age(folder: Path) -> tuple[int, int]:

@@ -133,7 +133,7 @@ class BatchCollector:
                 use_version=use_version,
                 wait_seconds=min(POLL_SECONDS, self._stall_seconds),
             )
-            self._check(answer)
+            self._check(answer, groups)
             groups.extend(answer.groups)
             if answer.end_of_data:
                 break
@@ -151,14 +151,22 @@ class BatchCollector:
             num_ready=answer.num_ready if answer else 0,
         )
 
-    def _check(self, answer: LeasedBatch) -> None:
-        """Refuse an answer of a queue that lost what this trainer knows."""
+    def _check(self, answer: LeasedBatch, held: list[Group]) -> None:
+        """Refuse an answer of a queue that lost what this trainer knows.
+
+        Args:
+            answer: what it said.
+            held: groups of the same step that it handed out before.
+        """
         if answer.commit_number != self._account.commit_number:
             raise ReconcileRequiredError(
                 f"the queue's newest commit is {answer.commit_number} and the trainer's is "
                 f"{self._account.commit_number}; the store lost or regained state"
             )
+        leased = {group.sequence for group in held}
         for group in answer.groups:
+            if group.sequence in leased:
+                raise ReconcileRequiredError(f"the queue handed out task {group.task_id} twice for one step")
             if group.sequence in self._account.frontier:
                 raise ReconcileRequiredError(
                     f"the queue handed out task {group.task_id} (attempt {group.attempt}), which was trained on before"

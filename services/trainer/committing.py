@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from services.trainer.feeding import Feeder
     from services.trainer.publishing import Publisher
     from services.trainer.queue_link import QueueLink
+    from services.trainer.versions import VersionFile
+
+MAX_RECONCILES = 3
+"""Times in a row that the queue's store may be found out of step before the run gives up."""
 
 _log = structlog.get_logger("headrace.trainer")
 
@@ -42,6 +46,7 @@ class Committer:
         thread: BackendThread,
         checkpoints: CheckpointStore,
         publisher: Publisher,
+        versions: VersionFile,
         feeder: Feeder,
         account: Account,
         newest: CheckpointState | None,
@@ -55,6 +60,7 @@ class Committer:
             thread: where the backend runs.
             checkpoints: where checkpoints lie.
             publisher: knows the newest version.
+            versions: knows whether a newer trainer owns the run directory.
             feeder: knows the cursor, and is told what to offer again.
             account: knows what was trained on.
             newest: state of the newest checkpoint.
@@ -65,6 +71,7 @@ class Committer:
         self._thread = thread
         self._checkpoints = checkpoints
         self._publisher = publisher
+        self._versions = versions
         self._feeder = feeder
         self._account = account
         self._newest = newest
@@ -77,9 +84,7 @@ class Committer:
 
     async def save(self) -> None:
         """Write a checkpoint of the present weights."""
-        num_fed = self._feeder.next_sequence
         ledger = await self._queue.ledger(Partition.TRAIN)
-        self._offer_lost(num_fed, ledger)
         self._account.note_ended(ledger.first_open_sequence, ledger.ended_sequences)
         num_dropped = sum(ledger.tasks.dropped.values()) + ledger.tasks.dead_lettered
         state = self._account.state(
@@ -94,16 +99,9 @@ class Committer:
         self._account.settle(state)
         self._newest = state
 
-    def _offer_lost(self, num_fed: int, ledger: Ledger) -> None:
-        """Have tasks fed again that are neither open in the queue nor ended there: its store forgot them."""
-        num_known = ledger.first_open_sequence + len(ledger.ended_sequences) + ledger.tasks.open
-        if num_known < num_fed:
-            _log.warning("the queue lost tasks, which are fed again", tasks=num_fed - num_known)
-            self._feeder.rewind()
-
     def _write(self, state: CheckpointState) -> None:
         """Copy the backend's state and write it; runs in the backend's thread."""
-        self._checkpoints.save(self._backend.state(), state)
+        self._checkpoints.save(self._backend.state(), state, check=self._versions.check)
 
     async def commit(self) -> None:
         """Make what the newest checkpoint contains final."""
@@ -120,13 +118,22 @@ class Committer:
             await self.reconcile(error.message)
         self._feeder.wake()
 
-    async def close_run(self) -> None:
-        """End the run with a last, empty commit: what is still open is dropped, and rollouters are told to stop."""
-        try:
-            await self._commit_end()
-        except ReconcileRequiredError as error:
-            await self.reconcile(error.message)
-            await self._commit_end()
+    async def close_run(self) -> tuple[Ledger, ...]:
+        """End the run with a last, empty commit: what is still open is dropped, and rollouters are told to stop.
+
+        Returns:
+            The account of every partition at the end.
+        """
+        for _ in range(MAX_RECONCILES):
+            try:
+                await self._commit_end()
+                ledgers = await self._queue.ledgers()
+                # A store that loses or regains state in between does not know of the end.
+                if (await self._queue.stats()).run_finished:
+                    return ledgers
+            except ReconcileRequiredError as error:
+                await self.reconcile(error.message)
+        raise ReconcileRequiredError(f"the queue is out of step after {MAX_RECONCILES} reconciliations in a row")
 
     async def _commit_end(self) -> None:
         await self._queue.commit(

@@ -1,8 +1,9 @@
 """The training loop: takes the run over, then leases, steps, publishes and commits until the run is done.
 
 Owns the order in which things become final: a step's groups are consumed when the checkpoint that contains the step is
-on disk and its commit was applied; a version's number is on disk before it is used. Knows no gRPC: queue, backend and
-shelf are ports.
+on disk and its commit was applied; a version's number is on disk before it is used. Owns also the one place that reacts
+when the queue's store has lost or regained state: between two steps, it makes what was trained final and the queue's
+truth (`_in_step`). Knows no gRPC: queue, backend and shelf are ports.
 
     take over -> publish -> measure -> [lease -> check age -> step -> publish -> checkpoint -> commit] -> finish
 
@@ -14,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from services.common.errors import ReconcileRequiredError
 from services.common.telemetry import names
@@ -25,7 +25,8 @@ from services.trainer.account import Account
 from services.trainer.advantage import group_advantages
 from services.trainer.batching import training_rows
 from services.trainer.collecting import BatchCollector
-from services.trainer.committing import Committer
+from services.trainer.committing import MAX_RECONCILES, Committer
+from services.trainer.export import remove_debris
 from services.trainer.feeding import Feeder
 from services.trainer.figures import batch_figures, check_age
 from services.trainer.reporting import MAX_DEAD_LETTERS, Reporter, StepTimes
@@ -35,49 +36,16 @@ from services.trainer.tracing import trace_batch
 from services.trainer.validation import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from services.common.config import RunConfig
-    from services.common.types import Group, RunSettings
-    from services.trainer.backend.port import PolicyWeights, StepMetrics, TrainerBackend
-    from services.trainer.backend_thread import BackendThread
-    from services.trainer.checkpoint import CheckpointStore
+    from services.common.types import Group, Ledger, RunSettings
+    from services.trainer.backend.port import PolicyWeights, StepMetrics
     from services.trainer.collecting import Batch
-    from services.trainer.publishing import Publisher
-    from services.trainer.queue_link import QueueLink
-    from services.trainer.run_directory import RunDirectory
-    from services.trainer.status import TrainerStatus
+    from services.trainer.parts import LoopParts
     from services.trainer.takeover import Takeover
-    from services.trainer.tasks import TaskSource
 
-MAX_RECONCILES = 3
-"""Times that one batch may find the queue's store out of step before the run gives up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopParts:
-    """What the loop works with; made in `server.py`, or in a test."""
-
-    queue: QueueLink
-    """The queue."""
-    backend: TrainerBackend
-    """Model and optimiser."""
-    thread: BackendThread
-    """Where the backend runs."""
-    publisher: Publisher
-    """Policy versions."""
-    checkpoints: CheckpointStore
-    """Checkpoints."""
-    source: TaskSource
-    """Training tasks."""
-    held_out: TaskSource | None
-    """Validation tasks; `None` turns validation off."""
-    run_directory: RunDirectory
-    """Files for people."""
-    status: TrainerStatus
-    """Told what goes on."""
-    announce: Callable[[str], None]
-    """Shows a line to people."""
+T = TypeVar("T")
 
 
 class TrainingLoop:
@@ -127,13 +95,22 @@ class TrainingLoop:
         """Take the run over and work on it."""
         parts = self._parts
         takeover = await take_over(
-            parts.queue, parts.backend, parts.checkpoints, settings=self._run_settings, thread=parts.thread
+            parts.queue,
+            parts.backend,
+            parts.checkpoints,
+            settings=self._run_settings,
+            thread=parts.thread,
+            versions=parts.versions,
+            has_begun=parts.run_directory.has_metrics,
         )
+        await parts.thread.run(self._remove_debris)
+        for damaged in parts.checkpoints.damaged:
+            parts.announce(f"[Trainer] skipped a damaged checkpoint, {damaged}")
         self._account = Account(takeover.checkpoint)
         self._seconds_before = takeover.checkpoint.seconds if takeover.checkpoint else 0.0
         self._reporter.began(epoch=parts.queue.epoch, step=self._account.step, resumed=takeover.checkpoint is not None)
         if takeover.run.finished:
-            await self._report_end(num_versions=takeover.run.policy_version + 1)
+            await self._report_end(await parts.queue.ledgers(), num_versions=takeover.run.policy_version + 1)
             return TrainerState.FINISHED
         self._assemble(takeover)
         with lone_error():
@@ -146,6 +123,11 @@ class TrainingLoop:
                 state = await self._train()
                 self._feeder.stop()
         return state
+
+    def _remove_debris(self) -> None:
+        """Remove what earlier trainers were writing; one that only slept finds its half-written files gone."""
+        self._parts.checkpoints.remove_debris(self._parts.queue.epoch)
+        remove_debris(self._parts.run_directory.final)
 
     def _assemble(self, takeover: Takeover) -> None:
         """Make what works from the restored account on."""
@@ -171,6 +153,7 @@ class TrainingLoop:
             thread=parts.thread,
             checkpoints=parts.checkpoints,
             publisher=parts.publisher,
+            versions=parts.versions,
             feeder=self._feeder,
             account=account,
             newest=takeover.checkpoint,
@@ -192,14 +175,18 @@ class TrainingLoop:
         return await self._pause() if self._stop.is_set() else await self._finish()
 
     async def _collect(self) -> Batch:
-        """Lease the groups of the next step; brings the queue in line when its store is out of step."""
+        """Lease the groups of the next step."""
+        return await self._in_step(
+            lambda: self._collector.collect(
+                self._config.trainer.groups_per_step, use_version=self._parts.publisher.version, nudge=self._nudge
+            )
+        )
+
+    async def _in_step(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call between two steps; brings the queue in line, and calls again, when its store is out of step."""
         for _ in range(MAX_RECONCILES):
             try:
-                return await self._collector.collect(
-                    self._config.trainer.groups_per_step,
-                    use_version=self._parts.publisher.version,
-                    nudge=self._nudge,
-                )
+                return await call()
             except ReconcileRequiredError as error:
                 await self._published()
                 await self._committer.reconcile(error.message)
@@ -232,6 +219,8 @@ class TrainingLoop:
             },
         ) as span:
             metrics, advantages = await parts.thread.run(self._compute, batch.groups)
+            # Whoever slept through its own replacement ends here, and leaves no line behind.
+            await parts.thread.run(parts.versions.check)
             span.set_attribute(names.LOSS, metrics.loss)
             self._step_traceparent = span_traceparent(span)
         trained = time.monotonic()
@@ -330,7 +319,8 @@ class TrainingLoop:
             stall_seconds=self._config.trainer.stall_seconds,
             stop=self._stop,
         )
-        measurement = await validator.measure(version=self._parts.publisher.version, step=self._account.step)
+        version, step = self._parts.publisher.version, self._account.step
+        measurement = await self._in_step(lambda: validator.measure(version=version, step=step))
         if measurement is not None:
             self._reporter.validated(measurement)
 
@@ -355,16 +345,20 @@ class TrainingLoop:
             return await self._pause()
         parts = self._parts
         self._set_state(TrainerState.PUBLISHING)
-        await parts.thread.run(parts.backend.export, parts.run_directory.final)
+        await parts.thread.run(self._export)
         self._feeder.stop()
         await self._published()
-        await self._committer.close_run()
-        await self._report_end(num_versions=parts.publisher.version + 1)
+        ledgers = await self._committer.close_run()
+        await self._report_end(ledgers, num_versions=parts.publisher.version + 1)
         return TrainerState.FINISHED
 
-    async def _report_end(self, *, num_versions: int) -> None:
+    def _export(self) -> None:
+        """Write the final model; runs in the backend's thread."""
+        parts = self._parts
+        parts.run_directory.replace_final(parts.backend.export, check=parts.versions.check)
+
+    async def _report_end(self, ledgers: Sequence[Ledger], *, num_versions: int) -> None:
         """Write what is left to say of the run."""
-        ledgers = await self._parts.queue.ledgers()
         letters = await self._parts.queue.dead_letters(max_letters=MAX_DEAD_LETTERS)
         self._reporter.finished(ledgers, letters, seconds=self._seconds(), num_versions=num_versions)
 

@@ -69,7 +69,7 @@ class Publisher:
             above: a number seen elsewhere that it must exceed.
             branch: whether it is the first of a trainer that took a run over.
         """
-        self.version = await asyncio.to_thread(self._versions.assign, epoch=self._queue.epoch, above=above)
+        self.version = await asyncio.to_thread(self._versions.assign, above=above)
         self._branch = branch
         return self.version
 

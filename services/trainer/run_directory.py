@@ -12,8 +12,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from services.common.errors import StorageError
+from services.trainer.export import replace_folder
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from services.common.config import RunConfig
 
@@ -49,6 +52,11 @@ class RunDirectory:
         return self.root / "final"
 
     @property
+    def has_metrics(self) -> bool:
+        """Whether a step was ever reported."""
+        return (self.root / "metrics.jsonl").exists()
+
+    @property
     def version_file(self) -> Path:
         """File of the newest policy version."""
         return self.root / "version.json"
@@ -66,17 +74,37 @@ class RunDirectory:
         self._append("validation.jsonl", values)
 
     def validations(self) -> list[dict[str, Any]]:
-        """Measurements so far, oldest first; a line that was cut off is left out."""
-        return read_lines(self.root / "validation.jsonl")
+        """The line of each measured step in `validation.jsonl` that counts, in order of step."""
+        return _newest_by_step(read_lines(self.root / "validation.jsonl"))
 
     def steps(self) -> list[dict[str, Any]]:
-        """The line of each step in `metrics.jsonl` that counts, in order of step: the last one of the largest epoch."""
-        newest: dict[int, dict[str, Any]] = {}
-        for entry in read_lines(self.root / "metrics.jsonl"):
-            known = newest.get(entry["step"])
-            if known is None or entry["epoch"] >= known["epoch"]:
-                newest[entry["step"]] = entry
-        return [newest[step] for step in sorted(newest)]
+        """The line of each step in `metrics.jsonl` that counts, in order of step."""
+        return _newest_by_step(read_lines(self.root / "metrics.jsonl"))
+
+    def replace_final(self, export: Callable[[Path], None], *, check: Callable[[], None]) -> None:
+        """Put the exported model in its place. Blocks: call it from a thread.
+
+        Args:
+            export: writes it into a folder that does not exist.
+            check: raises when this trainer was replaced; asked before anything is replaced.
+
+        Raises:
+            StorageError: it cannot be written; what was there before stays.
+        """
+
+        def write(folder: Path) -> None:
+            export(folder)
+            check()
+
+        try:
+            replace_folder(self.final, write)
+        except OSError as error:
+            # A successor removes what its predecessor was writing.
+            check()
+            raise StorageError(
+                f"the model cannot be written to {self.final} ({error}); make room, and start again with "
+                "run.resume = true"
+            ) from error
 
     def write_ledger(self, values: Mapping[str, Any]) -> None:
         """Write `ledger.json`."""
@@ -94,6 +122,16 @@ class RunDirectory:
             text = "\n" + text
         with path.open("a", encoding="utf-8") as file:
             file.write(text)
+
+
+def _newest_by_step(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Keep one line per step, the last one of the largest epoch, in order of step."""
+    newest: dict[int, dict[str, Any]] = {}
+    for entry in entries:
+        known = newest.get(entry["step"])
+        if known is None or entry["epoch"] >= known["epoch"]:
+            newest[entry["step"]] = entry
+    return [newest[step] for step in sorted(newest)]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -19,10 +19,10 @@ from services.trainer.backend_thread import BackendThread
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.config import run_settings
 from services.trainer.dataset import load_data
-from services.trainer.export import remove_debris
 from services.trainer.heartbeat import Heartbeat
-from services.trainer.loop import LoopParts, TrainingLoop
+from services.trainer.loop import TrainingLoop
 from services.trainer.model_source import resolve_model
+from services.trainer.parts import LoopParts
 from services.trainer.policy_servicer import PolicyServicer, add_policy_servicer
 from services.trainer.policy_store import PolicyStore
 from services.trainer.publishing import Publisher
@@ -141,12 +141,13 @@ def _load(
     data = load_data(run, folder=config.folder)
     folder = resolve_model(run, data, progress=announce)
     directory = RunDirectory.of(run)
-    remove_debris(directory.final)
+    versions = VersionFile(directory.version_file)
     return LoopParts(
         queue=queue,
         backend=LocalBackend(folder, learner_settings(run)),
         thread=thread,
-        publisher=Publisher(queue, store, VersionFile(directory.version_file), run_id=config.run_id),
+        publisher=Publisher(queue, store, versions, run_id=config.run_id),
+        versions=versions,
         checkpoints=CheckpointStore(directory.checkpoints, keep=run.trainer.keep_checkpoints),
         source=training_tasks(run, data),
         held_out=validation_tasks(run, data),

@@ -3,6 +3,10 @@
 The newest whole checkpoint is restored, then CreateRun gives a new epoch. The checkpoint's commit is repeated, or, when
 the queue's counter is neither that commit's nor the one before, Reconcile makes the checkpoint the truth. Last, what is
 leased and not committed is released.
+
+The number of the first version exceeds all that the version file, the checkpoint, the queue and the replicas know. A
+version file that is lost while the run has begun leaves only the last three, which may all be too old, so the numbers
+jump by more than can have been given out since.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
     from services.trainer.backend_thread import BackendThread
     from services.trainer.checkpoint import CheckpointState, CheckpointStore
     from services.trainer.queue_link import QueueLink
+    from services.trainer.versions import VersionFile
+
+LOST_FILE_GAP = 1_000_000
+"""More versions than are assigned between two checkpoints, restarts included."""
 
 _log = structlog.get_logger("headrace.trainer")
 
@@ -33,12 +41,14 @@ class Takeover:
     """What the queue said."""
     checkpoint: CheckpointState | None
     """The checkpoint it resumed from; `None` begins at step 0."""
+    version_gap: int = 0
+    """Numbers to leave out, since their file was lost."""
 
     @property
     def newest_version(self) -> int:
         """Largest policy version that anybody but the version file knows."""
         known = self.checkpoint.policy_version if self.checkpoint else -1
-        return max(known, self.run.policy_version, self.run.replica_version)
+        return max(known, self.run.policy_version, self.run.replica_version) + self.version_gap
 
     @property
     def is_branch(self) -> bool:
@@ -53,6 +63,8 @@ async def take_over(
     *,
     settings: RunSettings,
     thread: BackendThread,
+    versions: VersionFile,
+    has_begun: bool,
 ) -> Takeover:
     """Take the run over and restore the newest whole checkpoint.
 
@@ -62,17 +74,27 @@ async def take_over(
         checkpoints: where to look for one.
         settings: the run's rules.
         thread: where the backend runs.
+        versions: the file of assigned numbers, and of the epoch that owns the run directory.
+        has_begun: whether the run directory shows a step.
 
     Raises:
-        ReconcileRequiredError: the queue has commits, and there is no checkpoint that contains them.
+        ReconcileRequiredError: there were commits or checkpoints, and no checkpoint that contains them is whole.
     """
     checkpoint = await thread.run(checkpoints.newest)
     if checkpoint is not None:
         await thread.run(backend.load_state, checkpoint.backend)
-    run = await queue.take_over(settings)
+    elif checkpoints.damaged:
+        raise ReconcileRequiredError(
+            f"no checkpoint of this run is whole ({'; '.join(checkpoints.damaged)}); "
+            "restore one, or remove the run directory to begin anew"
+        )
     state = checkpoint.run if checkpoint else None
+    gap = LOST_FILE_GAP if versions.is_missing and (has_begun or state is not None) else 0
+    run = await queue.take_over(settings, epochs=versions)
     if run.finished:
         return Takeover(run=run, checkpoint=state)
+    if gap:
+        _log.warning("the file of policy versions is gone; numbers are left out to be sure of new ones", left_out=gap)
     if state is not None:
         await _settle(queue, run, state)
     elif run.commit_number:
@@ -82,19 +104,24 @@ async def take_over(
         )
     for partition in Partition:
         await queue.release(partition)
-    return Takeover(run=run, checkpoint=state)
+    return Takeover(run=run, checkpoint=state, version_gap=gap)
 
 
 async def _settle(queue: QueueLink, run: RunState, state: CheckpointState) -> None:
     """Make the queue agree with the checkpoint."""
     if not run.created and run.commit_number in {state.commit_number - 1, state.commit_number}:
-        await queue.commit(
-            state.results,
-            partition=Partition.TRAIN,
-            commit_number=state.commit_number,
-            policy_version=state.policy_version,
-        )
-        return
+        try:
+            await queue.commit(
+                state.results,
+                partition=Partition.TRAIN,
+                commit_number=state.commit_number,
+                policy_version=state.policy_version,
+            )
+        except ReconcileRequiredError:
+            # The store lost the run since the takeover.
+            pass
+        else:
+            return
     newest = max(state.policy_version, run.policy_version, run.replica_version)
     num_removed = await queue.reconcile(state, policy_version=newest)
     _log.warning(

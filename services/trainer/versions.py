@@ -1,15 +1,18 @@
-"""Policy version numbers: they only grow, over restarts too.
+"""Policy version numbers: they only grow, over restarts too. And who may write into the run directory.
 
 Owns the file in the run directory that a number is written to, and forced to disk, before anybody else hears of it. So
-a trainer that dies at any instant can never lead to a number that means two sets of weights.
+a trainer that dies at any instant can never lead to a number that means two sets of weights. The file names the epoch
+of the trainer that owns the directory: one with an older epoch was replaced, and is told so before it writes anything,
+also when the queue's store, which would say the same, was lost meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING
 
-from services.common.errors import ConfigError
+from services.common.errors import ConfigError, FencedError
 from services.trainer.run_directory import write_durably
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ class VersionFile:
             ConfigError: the file is not what this class wrote.
         """
         self._path = path
+        # The trainer's threads claim, assign and check at the same time.
+        self._lock = threading.Lock()
         self._newest, self._epoch = self._read()
 
     @property
@@ -47,18 +52,57 @@ class VersionFile:
         """Epoch of the trainer that wrote last; 0 before the first."""
         return self._epoch
 
-    def assign(self, *, epoch: int, above: int = NO_VERSION) -> int:
-        """Take the next number; it is on disk when this returns.
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no file: nothing was assigned yet, or it was lost."""
+        return not self._path.exists()
+
+    def check(self) -> None:
+        """Make sure that no trainer newer than the one that claimed last here owns the run directory.
+
+        Raises:
+            FencedError: one does.
+        """
+        with self._lock:
+            self._owned(self._epoch)
+
+    def claim(self, epoch: int) -> None:
+        """Take the run directory over: whoever has an older epoch is refused from now on.
 
         Args:
             epoch: the caller's epoch.
-            above: a number seen elsewhere (checkpoint, register, replicas) that the new one must exceed.
+
+        Raises:
+            FencedError: a newer trainer has it.
         """
-        # Read again: a trainer that took over meanwhile may have written a larger one.
-        version = max(self._newest, self._read()[0], above) + 1
+        with self._lock:
+            newest = self._owned(epoch)
+            self._write(max(self._newest, newest), epoch)
+
+    def assign(self, *, above: int = NO_VERSION) -> int:
+        """Take the next number; it is on disk when this returns.
+
+        Args:
+            above: a number seen elsewhere (checkpoint, register, replicas) that the new one must exceed.
+
+        Raises:
+            FencedError: a newer trainer owns the run directory.
+        """
+        with self._lock:
+            version = max(self._newest, self._owned(self._epoch), above) + 1
+            self._write(version, self._epoch)
+            return version
+
+    def _owned(self, epoch: int) -> int:
+        """Read the file again, since another trainer may have claimed it; returns the newest version in it."""
+        newest, owner = self._read()
+        if owner > epoch:
+            raise FencedError(f"epoch {epoch} was replaced: {self._path} belongs to epoch {owner}")
+        return newest
+
+    def _write(self, version: int, epoch: int) -> None:
         write_durably(self._path, json.dumps({"version": version, "epoch": epoch}) + "\n")
         self._newest, self._epoch = version, epoch
-        return version
 
     def _read(self) -> tuple[int, int]:
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from services.common.config import RunConfig
-from services.common.errors import FencedError, ReconcileRequiredError, RunFinishedError
+from services.common.errors import FencedError, NotFoundError, ReconcileRequiredError, RunFinishedError
 from services.common.types import (
     DeadLetter,
     Enqueued,
@@ -37,7 +37,8 @@ from services.trainer.backend_thread import BackendThread
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.config import run_settings
 from services.trainer.dataset import DataRow, RunData
-from services.trainer.loop import LoopParts, TrainingLoop
+from services.trainer.loop import TrainingLoop
+from services.trainer.parts import LoopParts
 from services.trainer.publishing import Publisher
 from services.trainer.queue_link import QueueLink
 from services.trainer.run_directory import RunDirectory
@@ -113,8 +114,11 @@ class FakeQueue:
             hooks[name]()
 
     def _admit(self, epoch):
-        if epoch != self.epoch:
+        if self.settings is None:
+            raise NotFoundError("run demo does not exist")
+        if epoch < self.epoch:
             raise FencedError(f"epoch {epoch} was replaced by {self.epoch}")
+        self.epoch = epoch
 
     async def create_run(self, settings, *, owner_id):
         created = self.settings is None
@@ -496,11 +500,13 @@ def make_trainer(config, queue, *, rows=None, held_out=()) -> Trainer:
     backend, shelf, lines = FakeBackend(), FakeShelf(), []
     link = QueueLink(queue, patience_seconds=5.0)
     status = TrainerStatus(run_id=RunId("demo"), total_steps=config.trainer.total_steps)
+    versions = VersionFile(directory.version_file)
     parts = LoopParts(
         queue=link,
         backend=backend,
         thread=BackendThread(),
-        publisher=Publisher(link, shelf, VersionFile(directory.version_file), run_id=RunId("demo")),
+        publisher=Publisher(link, shelf, versions, run_id=RunId("demo")),
+        versions=versions,
         checkpoints=CheckpointStore(directory.checkpoints, keep=config.trainer.keep_checkpoints),
         source=training_tasks(config, data),
         held_out=validation_tasks(config, data),

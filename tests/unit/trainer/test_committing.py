@@ -24,14 +24,10 @@ async def fed(tmp_path):
 
 
 @pytest.fixture
-def feeder(fed):
-    return fed[1]
-
-
-@pytest.fixture
 async def scene(tmp_path, fed):
     account, feeder, queue, link = fed
-    publisher = Publisher(link, FakeShelf(), VersionFile(tmp_path / "version.json"), run_id="demo")
+    versions = VersionFile(tmp_path / "version.json")
+    publisher = Publisher(link, FakeShelf(), versions, run_id="demo")
     await publisher.assign(above=-1)
     thread, store = BackendThread(), CheckpointStore(tmp_path / "checkpoints", keep=2)
     committer = Committer(
@@ -40,6 +36,7 @@ async def scene(tmp_path, fed):
         thread=thread,
         checkpoints=store,
         publisher=publisher,
+        versions=versions,
         feeder=feeder,
         account=account,
         newest=None,
@@ -117,18 +114,6 @@ async def test_a_checkpoint_contains_what_the_queue_gave_up(scene):
 
     saved = store.newest().run
     assert (saved.first_open_sequence, saved.ended_sequences, saved.num_dropped) == (2, (), 1)
-
-
-async def test_tasks_that_the_store_forgot_are_fed_again_after_a_checkpoint(scene, feeder):
-    committer, account, queue, _ = scene
-    stream = queue.streams[Partition.TRAIN]
-    forgotten = stream.entries.pop("00000002")
-    account.note_step([make_group(0)], num_tokens=2)
-
-    await committer.save()
-    await feeder.feed()
-
-    assert stream.entries["00000002"].task == forgotten.task
 
 
 async def test_a_checkpoint_keeps_the_drops_that_the_store_forgot(scene):

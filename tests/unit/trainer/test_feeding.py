@@ -10,6 +10,7 @@ from services.trainer.dataset import RunData
 from services.trainer.feeding import Feeder
 from services.trainer.queue_link import QueueLink
 from services.trainer.tasks import training_tasks
+from services.trainer.versions import VersionFile
 from tests.unit.trainer.fakes import FakeQueue, make_config, make_rows
 from tests.unit.trainer.test_account import make_group, state_of
 
@@ -18,7 +19,7 @@ async def make_feeder(tmp_path, queue=None, *, account=None, total_groups=100, n
     config = make_config(tmp_path, **sections)
     queue = queue or FakeQueue()
     link = QueueLink(queue, patience_seconds=1.0)
-    await link.take_over(run_settings(config))
+    await link.take_over(run_settings(config), epochs=VersionFile(tmp_path / "version.json"))
     await link.register_version(version, digest="", branch=True)
     source = training_tasks(config, RunData(train=make_rows(6), validation=(), num_excluded=0))
     account = account or Account()
@@ -143,3 +144,43 @@ async def test_a_run_that_somebody_else_closed_is_an_error_to_a_feeder_at_work(t
     async with asyncio.timeout(3):
         with pytest.raises(RunFinishedError):
             await feeder.run()
+
+
+async def test_tasks_that_the_store_forgot_are_fed_again_before_any_later_one(tmp_path):
+    feeder, queue, _ = await make_feeder(tmp_path)
+    await feeder.feed()
+    stream = queue.streams[Partition.TRAIN]
+    forgotten = {stream.entries.pop(f"{at:08d}").task.sequence for at in (1, 3)}
+
+    await feeder.feed()
+
+    assert forgotten == {1, 3}
+    assert fed(queue) == [0, 1, 2, 3]
+
+
+async def test_what_was_trained_on_and_forgotten_is_not_fed_again(tmp_path):
+    account = Account()
+    feeder, queue, _ = await make_feeder(tmp_path, account=account)
+    await feeder.feed()
+    queue.streams[Partition.TRAIN].entries.clear()
+    account.note_step([make_group(0), make_group(1)], num_tokens=4)
+
+    await feeder.feed()
+
+    assert fed(queue)[:2] == [2, 3]
+
+
+async def test_nothing_is_fed_while_the_store_is_out_of_step(tmp_path):
+    feeder, queue, link = await make_feeder(tmp_path)
+    link.is_out_of_step = True
+    running = asyncio.ensure_future(feeder.run())
+    await asyncio.sleep(0.05)
+    assert fed(queue) == []
+
+    link.is_out_of_step = False
+    feeder.rewind()
+    await asyncio.sleep(0.05)
+
+    assert fed(queue) == [0, 1, 2, 3]
+    feeder.stop()
+    await running

@@ -9,6 +9,7 @@ from services.common.errors import (
     ReconcileRequiredError,
     StalledError,
     StateFormatError,
+    StorageError,
     UnavailableError,
 )
 from services.trainer.__main__ import exit_status, sentence
@@ -19,8 +20,9 @@ from services.trainer.__main__ import exit_status, sentence
     [
         (UnavailableError("the queue is away"), 1),
         (InternalError("loss is not finite"), 1),
+        (StorageError("no space left"), 1),
         (ConfigError("no such file"), 2),
-        (FencedError("epoch 3 was replaced"), 3),
+        (FencedError("epoch 3 was replaced"), 4),
         (StalledError("no group came"), 3),
         (ConflictError("other settings"), 3),
         (ReconcileRequiredError("no checkpoint"), 3),

@@ -52,7 +52,7 @@ async def test_a_second_measurement_has_tasks_of_its_own(tmp_path):
 
 async def test_what_an_interrupted_measurement_left_is_left_out_of_the_next(tmp_path):
     validator, queue, _ = await make_validator(tmp_path)
-    await validator._feed(0)
+    await validator._feed(await validator._tasks(), 0)
 
     measurement = await validator.measure(version=0, step=0)
 
