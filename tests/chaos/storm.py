@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tests.chaos.stack import Stack
 
 _FIRST_STEP_SECONDS = 90.0
-_MOMENT_SECONDS = 15.0
+_MOMENT_SECONDS = 30.0
+_TARGETS_SECONDS = 12.0
 _RIVAL_SECONDS = 24.0
 _TICK_SECONDS = 0.05
 _ENDINGS = (Moment.FINAL, Moment.LEDGER)
@@ -181,11 +182,12 @@ class Storm:
         return met
 
     def _signal(self, targets: tuple[str, ...] | list[str], number: signal.Signals) -> list[str]:
-        """Signal all that run, the first as soon as it runs; returns whom it met."""
-        if not targets:
-            return []
-        self._stack.role(targets[0])
+        """Signal all at once, when all run or it has taken too long; returns whom it met."""
+        deadline = time.monotonic() + _TARGETS_SECONDS
         roles = self._stack.roles()
+        while self._stack.is_running and time.monotonic() < deadline and not set(targets) <= set(roles):
+            time.sleep(_TICK_SECONDS)
+            roles = self._stack.roles()
         return [name for name in targets if name in roles and _send(roles[name], number)]
 
     def _stop(self, event: Event) -> list[str]:
