@@ -6,8 +6,12 @@ call of the service. Whatever the queue answers and counts must be what they say
 
 from __future__ import annotations
 
+import math
+
 from services.common.types import Partition, RunSettings
 from tests.unit.queue.model_stream import UNBOUNDED, Group, Refusal, Stream, by_reason
+
+NEVER = -math.inf
 
 
 class Model:
@@ -128,26 +132,66 @@ class Model:
         """
         self.admit()
         leases: list[tuple[str, int]] = []
-        wanted = None
+        told: list[int] = []
         for stream in reversed(self.streams.values()):
+            num_timely = self.num_timely(stream, version)
             for group in stream.in_order("fresh", "open"):
                 least = max(group.min_version, self.version - self.settings.max_staleness)
                 least = least if stream.is_train else group.min_version
                 if len(leases) == room or not group.num("pending"):
                     continue
-                if group.state == "fresh" and not self.may_begin(stream):
+                if group.state == "fresh" and (num_timely == NEVER or not self.may_begin(stream)):
                     continue
                 if least > version:
-                    wanted = least if wanted is None else min(wanted, least)
+                    told.append(least)
                     continue
-                group.state = "open"
-                for index, member in enumerate(group.members):
-                    if member.state == "pending" and len(leases) < room:
-                        where = f"{stream.partition}/{group.sequence:08d}/{group.attempt}/{index}"
-                        member.state, member.lease = "leased", f"{where}/{member.issue}/{token}"
-                        stream.issues[member.lease] = "live"
-                        leases.append((member.lease, least))
-        return leases, wanted
+                if group.state == "fresh" and num_timely < 1:
+                    told += [version + 1] if version < self.version else []
+                    num_timely = NEVER
+                    continue
+                if group.state == "fresh":
+                    num_timely -= 1
+                    group.state = "open"
+                    if stream.waits:
+                        group.waited_for = group.min_version = version
+                        least = max(version, self.version - self.settings.max_staleness)
+                given = stream.issue(group, room - len(leases), token)
+                leases += [(lease, least) for lease in given]
+        return leases, min(told, default=None)
+
+    # With `wait`. A begun group is due at its oldest version + max_staleness: it can be used at no later version.
+
+    def due_by(self, version: int) -> tuple[int, int, int]:
+        """Groups that the trainer will lease at versions up to this one, and the unfinished and ready ones among those
+        that are due by then. A group is not counted once a lease of it lapsed."""
+        train, oldest = self.train, version - self.settings.max_staleness
+        slots = (version - self.base + 1) * self.settings.groups_per_version - self.carry
+        unfinished = [one for one in train.in_order("open") if one.waited_for is not None and one.waited_for <= oldest]
+        ready = [one for one in train.in_order("ready") if not one.is_spent and one.oldest <= oldest]
+        return slots - len(train.in_order("leased")), len(unfinished), len(ready)
+
+    def num_timely(self, stream: Stream, version: int) -> float:
+        """How many groups may begin under a version, so that there are slots for all that will be due."""
+        if not stream.waits:
+            return math.inf
+        last = self.version + self.settings.max_staleness
+        free = [math.inf]
+        for due in range(max(version + self.settings.max_staleness, self.version), last + 1):
+            slots, unfinished, ready = self.due_by(due)
+            # What the trainer waits for may begin in any case.
+            free.append((max(slots, stream.wanted) if due == last else slots) - unfinished - ready)
+        return min(free)
+
+    def limits(self, use_version: int, num_groups: int, target: int) -> tuple[dict[int, int], int]:
+        """By oldest version, how many younger groups a batch may take; and how many unfinished ones it is held for."""
+        limits, held = {}, 0
+        for due in range(use_version, use_version + self.settings.max_staleness):
+            slots, unfinished, ready = self.due_by(due)
+            left = max(0, max(slots, num_groups) - unfinished - ready)
+            limits[due - self.settings.max_staleness] = left
+            if ready + left < target:
+                held = unfinished
+        return limits, held
 
     def lease_batch(
         self, epoch: int, partition: Partition, num_groups: int, use_version: int, max_bytes: int, request_id: str
@@ -164,18 +208,24 @@ class Model:
                 stream.retire(use_version - self.settings.max_staleness)
             ready = stream.in_order("ready")
             is_rest = stream.data_ended and len(ready) == len(stream.groups) - len(stream.in_order("leased"))
-            batch = []
-            if not ready or (len(ready) < num_groups and not is_rest):
-                stream.wanted = num_groups
+            target = min(len(ready), num_groups) if is_rest else num_groups
+            is_enough = 0 < len(ready) >= target
+            limits, held = self.limits(use_version, num_groups, target) if is_enough and stream.waits else ({}, 0)
+            batch, total = [], 0
+            if not is_enough or held:
+                stream.wanted, stream.held = num_groups, held
             else:
-                total = 0
-                for group in ready[:num_groups]:
+                for group in ready:
+                    younger = [oldest for oldest in limits if group.is_spent or group.oldest > oldest]
+                    if len(batch) == target or not all(limits[oldest] for oldest in younger):
+                        continue
                     total += group.num_bytes
                     if batch and total > max_bytes:
                         break
-                    group.state = "leased"
+                    limits |= {oldest: limits[oldest] - 1 for oldest in younger}
+                    group.state, group.is_spent = "leased", False
                     batch.append(group.sequence)
-                stream.request, stream.batch, stream.wanted = (request_id, epoch), list(batch), 0
+                stream.request, stream.batch, stream.wanted, stream.held = (request_id, epoch), list(batch), 0, 0
         is_over = stream.data_ended and not stream.in_order("fresh", "open", "ready")
         return batch, self.finished or is_over, self.commit_number, len(stream.in_order("ready"))
 
@@ -251,7 +301,7 @@ class Model:
         removed = [at for at in stream.groups if at in ended]
         for at in removed:
             del stream.groups[at]
-        stream.ended, stream.data_ended, stream.wanted = set(ended), False, 0
+        stream.ended, stream.data_ended, stream.wanted, stream.held = set(ended), False, 0, 0
         stream.trained = {name: by for name, by in stream.trained.items() if by <= number}
         tasks = stream.tasks
         tasks["consumed"], tasks["filtered"], tasks["commits"] = consumed, filtered, number

@@ -44,6 +44,10 @@ class Group:
     min_version: int
     attempt: int = 0
     state: str = "fresh"
+    waited_for: int | None = None
+    """With `wait`: the version it was begun under, while a batch may be held for it."""
+    is_spent: bool = False
+    """It became ready after nobody waited for it any more."""
     members: list[Member] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -71,6 +75,7 @@ class Stream:
     def __init__(self, partition: Partition, settings: RunSettings) -> None:
         self.partition = partition
         self.is_train = partition is Partition.TRAIN
+        self.waits = self.is_train and settings.on_stale == "wait"
         self.settings = settings
         self.groups: dict[int, Group] = {}
         self.ended: set[int] = set()
@@ -83,6 +88,8 @@ class Stream:
         self.data_ended = False
         self.wanted = 0
         """Groups that a waiting LeaseBatch needs; a batch may be larger than the bounds of the queue."""
+        self.held = 0
+        """Unfinished groups that it is held for."""
         self.request: tuple[str, int] = ("", 0)
         self.batch: list[int] = []
         """What the newest LeaseBatch request of an epoch got."""
@@ -123,7 +130,7 @@ class Stream:
         elif self.is_train and len(group.done) < min(group.size, self.settings.min_group_members):
             self.end(group, "dropped:too_few_members")
         else:
-            group.state = "ready"
+            group.state, group.is_spent = "ready", self.waits and group.waited_for is None
             if self.is_train and self.settings.when_full == "drop_oldest":
                 self.drop_oldest()
 
@@ -147,8 +154,22 @@ class Stream:
             least = max(group.min_version, oldest_allowed)
             again = Group(group.sequence, group.size, group.content, least, attempt=group.attempt + 1)
             self.groups[group.sequence] = again
+        for group in self.in_order("open"):
+            if group.waited_for is not None and group.waited_for < oldest_allowed:
+                group.waited_for = None
 
-    # How an issue ends.
+    # How an issue begins and ends.
+
+    def issue(self, group: Group, room: int, token: str) -> list[str]:
+        """Lease the waiting members of a group, as many as there is room for."""
+        given = []
+        for index, member in enumerate(group.members):
+            if member.state == "pending" and len(given) < room:
+                where = f"{self.partition}/{group.sequence:08d}/{group.attempt}/{index}"
+                member.state, member.lease = "leased", f"{where}/{member.issue}/{token}"
+                self.issues[member.lease] = "live"
+                given.append(member.lease)
+        return given
 
     def holds(self, lease: str) -> bool:
         """Whether it is the live lease of its member; not so when a late result came before, or the group ended."""
@@ -172,6 +193,7 @@ class Stream:
         if self.issues.get(lease) == "live":
             self.issues[lease] = "lapsed" if self.holds(lease) else "duplicate"
             if self.issues[lease] == "lapsed":
+                self.find(lease)[0].waited_for = None
                 self.blame(lease)
 
     def put(self, lease: str, version: int, num_bytes: int) -> str:
@@ -259,7 +281,7 @@ class Stream:
             ready_groups=len(self.in_order("ready")),
             leased_groups=len(self.in_order("leased")),
             payload_bytes=sum(group.num_bytes for group in self.groups.values()),
-            held_for_groups=0,
+            held_for_groups=self.held,
         )
 
 

@@ -26,7 +26,7 @@ SETTINGS = st.builds(
     RunSettings,
     max_staleness=st.integers(0, 2),
     groups_per_version=st.integers(1, 3),
-    on_stale=st.sampled_from([OnStale.REFILL, OnStale.DROP]),
+    on_stale=st.sampled_from(OnStale),
     max_member_issues=st.integers(1, 3),
     lease_seconds=st.just(3000.0),
     max_queue_size=st.sampled_from([1, 2, 100]),
@@ -36,6 +36,32 @@ SETTINGS = st.builds(
 )
 PICK = st.integers(0, 10_000)
 KEPT_STATES = 12
+
+
+def action(times=1, **arguments):
+    """Marks what may happen in a story: `times` as often as others, with arguments of these strategies."""
+
+    def mark(function):
+        function.action = (times, arguments)
+        return function
+
+    return mark
+
+
+def actions_of(kind):
+    """A strategy for (name, arguments) of the actions of a class."""
+    marked = [(name, *function.action) for name, function in vars_of(kind) if hasattr(function, "action")]
+    choices = [
+        # A new strategy each time, since equal ones count once.
+        st.tuples(st.just(name), st.fixed_dictionaries(arguments))
+        for name, times, arguments in marked
+        for _ in range(times)
+    ]
+    return st.one_of(choices)
+
+
+def vars_of(kind):
+    return [(name, getattr(kind, name)) for name in sorted(dir(kind))]
 
 
 @dataclass
@@ -72,6 +98,8 @@ class Trainer:
 
 
 class Story(RuleBasedStateMachine):
+    """Subclasses say which queue: `make_port(redis_url, run_id)`, and the server under it."""
+
     """Subclasses say which queue: `make_port(redis_url, run_id)`, and the server under it."""
 
     redis_url = ""

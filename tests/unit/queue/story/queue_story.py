@@ -11,14 +11,15 @@ step, a takeover that repeats the commit, releases, and branches off.
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import deepcopy
 
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import invariant, rule
 
 from services.common.types import Partition
 from tests.unit.queue.model import Model
-from tests.unit.queue.story.base import KEPT_STATES, TRAIN
+from tests.unit.queue.story.base import KEPT_STATES, TRAIN, action, actions_of
 from tests.unit.queue.story.rollouter import RollouterRules
 from tests.unit.queue.story.trainer import TrainerRules
 
@@ -26,13 +27,13 @@ DOCUMENTED = ("ended", "consumed", "lapsed", "dead", "state", "batch", "ledger")
 """Keys of a partition that a finished run leaves; all are bounded."""
 
 
-class QueueStory(TrainerRules, RollouterRules):
-    """Subclasses say which queue: `make_port(redis_url, run_id)`, and the server under it."""
+class Actions(TrainerRules, RollouterRules):
+    """Everything that may happen."""
 
-    @rule(num_groups=st.integers(1, 3), column=st.sampled_from(["consumed", "consumed", "filtered"]))
+    @action(times=4, num_groups=st.integers(1, 3), column=st.sampled_from(["consumed", "consumed", "filtered"]))
     def train(self, num_groups, column):
         """What a healthy trainer does all day."""
-        self.heal()
+        self.feed(num_groups, ends=False)
         self.work(12, 0)
         self.take(num_groups)
         self.use(column)
@@ -40,32 +41,36 @@ class QueueStory(TrainerRules, RollouterRules):
 
     # Fate.
 
-    @rule(seconds=st.floats(0.0, 0.003))
+    @action(seconds=st.floats(0.0, 0.003))
     def cut_the_next_call(self, seconds):
         """The service dies within the next call, wherever that is then; the caller asks again."""
         self.cut = seconds
 
-    @rule()
-    def service_dies(self):
-        self.do(self.port.crash())
-
-    @rule()
-    def wipe(self):
-        self.do(self.restore({}))
-        self.lose(Model(self.settings))
-
-    @rule()
-    def keep_state(self):
-        """Keep a copy of all that the store holds."""
-        if self.model.exists:
-            self.kept = (self.do(self.dump()), deepcopy(self.model))
-
-    @rule()
-    def roll_back(self):
-        """The store comes back as it was then."""
-        if self.kept:
+    @action(what=st.sampled_from(["the service dies", "the service dies", "rolled back", "wiped"]))
+    def disaster(self, what):
+        """One rule for all, so that stories do not consist of them."""
+        if what == "the service dies":
+            self.do(self.port.crash())
+        elif what == "wiped":
+            self.do(self.restore({}))
+            self.lose(Model(self.settings))
+        elif self.kept:
             self.do(self.restore(self.kept[0]))
             self.lose(deepcopy(self.kept[1]))
+
+    @action()
+    def keep_state(self):
+        """Keep a copy of all that the store holds: what is wanted does not expire, and the rest is not kept."""
+        if self.model.exists:
+            dumped = self.do(self.dump())
+            self.kept = (dumped, deepcopy(self.model))
+            lasting = Counter(
+                kind_of(key.decode().removeprefix(self.prefix)) for key, (_, ttl) in dumped.items() if not ttl
+            )
+            for name, stream in self.model.streams.items():
+                num_results = sum(len(group.done) for group in stream.groups.values())
+                num_kept = [lasting[f"{name}:{kind}"] for kind in ("group", "task", "payload")]
+                assert num_kept == [len(stream.groups), len(stream.groups), num_results], num_kept
 
     def lose(self, model):
         self.model, self.store_lost = model, True
@@ -84,10 +89,11 @@ class QueueStory(TrainerRules, RollouterRules):
                 pipeline.restore(key, ttl, value)
             await pipeline.execute()
 
-    @precondition(lambda self: self.power)
-    @rule(back=st.integers(0, KEPT_STATES - 1), share=st.floats(0.0, 1.0))
+    @action(back=st.integers(0, KEPT_STATES - 1), share=st.floats(0.0, 1.0))
     def lose_power(self, back, share):
         """The newest part of the log never reached the disk: the store is what it was before some earlier call."""
+        if not self.power:
+            return
         now = self.power.written_bytes
         start = self.history[max(0, len(self.history) - 1 - back)][0]
         self.power.lose_power(keep_bytes=start + int(share * (now - start)))
@@ -119,7 +125,9 @@ class QueueStory(TrainerRules, RollouterRules):
         """A healthy fleet finishes whatever the story left behind, or the run ends early."""
         self.cut = None
         self.take_over()
-        if not self.ends_early:
+        if self.ends_early:
+            self.lease(1, 0)
+        else:
             self.drain()
         self.close_run()
         self.the_queue_is_what_the_model_says()
@@ -161,3 +169,17 @@ class QueueStory(TrainerRules, RollouterRules):
         """A body that was offered and not admitted, or what a call left that was cut, expires by itself."""
         is_known = ":task:" in key or (":payload:" in key and self.was_cut)
         return is_known and self.do(self.redis.ttl(self.prefix + key)) > 0
+
+
+def kind_of(key):
+    return ":".join(key.split(":")[:2])
+
+
+class QueueStory(Actions):
+    """The state machine. One rule draws every action by its weight, where a rule for each would give every story only
+    a random half of them; and no precondition asks what a cut call has left, which the clock decides."""
+
+    @rule(step=actions_of(Actions))
+    def act(self, step):
+        name, arguments = step
+        getattr(self, name)(**arguments)

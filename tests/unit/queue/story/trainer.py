@@ -6,10 +6,9 @@ import uuid
 from dataclasses import replace
 
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
 
 from services.common.types import Partition, TaskId
-from tests.unit.queue.story.base import PICK, TRAIN, VALIDATION, Checkpoint, Trainer
+from tests.unit.queue.story.base import PICK, TRAIN, VALIDATION, Checkpoint, Trainer, action
 from tests.unit.queue.story.calls import OUTCOMES, Calls, task_at
 
 
@@ -19,7 +18,7 @@ class TrainerRules(Calls):
         if not self.model.exists or self.trainer.epoch < self.model.epoch:
             self.take_over()
 
-    @rule(number=st.integers(1, 5), ends=st.booleans())
+    @action(times=2, number=st.integers(1, 5), ends=st.booleans())
     def feed(self, number, ends):
         self.heal()
         trainer = self.trainer
@@ -34,13 +33,13 @@ class TrainerRules(Calls):
             trainer.cursor = [*offered, offered[-1] + 1][answer[0]]
             self.top[TRAIN] = max(self.top[TRAIN], trainer.cursor)
 
-    @rule(back=st.integers(1, 6))
+    @action(back=st.integers(1, 6))
     def feed_again(self, back):
         self.heal()
         top = self.top[TRAIN]
         self.enqueue(TRAIN, range(max(0, top - back), top))
 
-    @rule(pick=PICK, same_id=st.booleans())
+    @action(pick=PICK, same_id=st.booleans())
     def feed_other_content(self, pick, same_id):
         """Another task under an id or a sequence number that is taken, behind a good one: neither is added."""
         self.heal()
@@ -51,7 +50,7 @@ class TrainerRules(Calls):
             tasks = sorted([good, replace(other, **changes)], key=lambda task: task.sequence)
             assert self.enqueue(TRAIN, (), tasks=tasks) == "CONFLICT"
 
-    @rule(number=st.integers(1, 2), pinned=st.booleans(), ends=st.booleans())
+    @action(number=st.integers(1, 2), pinned=st.booleans(), ends=st.booleans())
     def feed_validation(self, number, pinned, ends):
         self.heal()
         top = self.top[VALIDATION]
@@ -59,14 +58,14 @@ class TrainerRules(Calls):
         self.enqueue(VALIDATION, range(top, top + number), pinned=pinned, end_of_data=ends)
         self.top[VALIDATION] = top + number
 
-    @rule()
+    @action(times=2)
     def register(self):
         self.heal()
         if self.trainer.version - self.model.base < 3:
             self.disk_version = self.trainer.version = self.disk_version + 1
             self.tell_version(self.trainer.version)
 
-    @rule(older=st.booleans())
+    @action(older=st.booleans())
     def register_wrongly(self, older):
         """An older number, or the same number for other weights."""
         self.heal()
@@ -74,7 +73,7 @@ class TrainerRules(Calls):
         if version >= 0 and (older or self.model.digest):
             assert self.tell_version(version, digest="other") == ("INVALID_INPUT" if older else "CONFLICT")
 
-    @rule(num_groups=st.integers(1, 3), small=st.booleans(), again=st.booleans())
+    @action(times=2, num_groups=st.integers(1, 3), small=st.booleans(), again=st.booleans())
     def collect(self, num_groups, small, again):
         self.heal()
         self.take(num_groups, max_bytes=700 if small else 0, again=again)
@@ -93,9 +92,12 @@ class TrainerRules(Calls):
         trainer.held |= {group.sequence: group.attempt for group in groups}
         return len(groups)
 
-    @rule(column=st.sampled_from(list(OUTCOMES)))
+    @action(column=st.sampled_from(list(OUTCOMES)))
     def use(self, column):
         """A step of the optimiser, or what is left out of it."""
+        if not self.trainer.held:
+            self.heal()
+            self.take(1)
         trainer = self.trainer
         rows = [(at, attempt, column) for at, attempt in trainer.held.items()]
         trainer.pending += rows
@@ -104,7 +106,7 @@ class TrainerRules(Calls):
         trainer.consumed += len(rows) if column == "consumed" else 0
         trainer.filtered += len(rows) if column == "filtered" else 0
 
-    @rule(arrives=st.booleans())
+    @action(times=2, arrives=st.booleans())
     def commit(self, arrives):
         """Save a checkpoint and commit it; the commit may not arrive before the trainer dies."""
         self.heal()
@@ -137,19 +139,19 @@ class TrainerRules(Calls):
             assert self.store_lost
             self.reconcile()
 
-    @rule(ahead=st.integers(2, 4))
+    @action(ahead=st.integers(2, 4))
     def commit_out_of_order(self, ahead):
         self.heal()
         number = self.model.commit_number + ahead
         assert self.send_commit(TRAIN, number, self.trainer.version, []) == "RECONCILE_REQUIRED"
 
-    @rule()
+    @action()
     def repeat_commit(self):
         self.heal()
         if self.checkpoint:
             self.commit_saved()
 
-    @rule(number=st.integers(1, 2))
+    @action(number=st.integers(1, 2))
     def measure(self, number):
         """Validation: lease, and commit without a number."""
         self.heal()
@@ -167,7 +169,7 @@ class TrainerRules(Calls):
         trainer.held, trainer.cursor = {}, 0
         self.store_lost = False
 
-    @rule()
+    @action()
     def take_over(self):
         """The trainer dies and loses what is not in its checkpoint; the next one begins from there."""
         owner, saved, epoch = uuid.uuid4().hex, self.checkpoint, 0
@@ -195,7 +197,7 @@ class TrainerRules(Calls):
             self.release_batch(partition)
         self.tell_version(self.disk_version, branch=saved is not None or not created)
 
-    @rule()
+    @action()
     def former_trainer_wakes(self):
         """It was only frozen: each of its calls is refused and changes nothing."""
         self.heal()
