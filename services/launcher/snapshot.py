@@ -67,6 +67,11 @@ class Snapshot:
         """Training groups that wait for the trainer."""
         return sum(part.ready_groups for part in self.stats.partitions if part.partition is Partition.TRAIN)
 
+    @property
+    def held_for_groups(self) -> int:
+        """Unfinished groups that the trainer's batch is held for."""
+        return sum(part.held_for_groups for part in self.stats.partitions if part.partition is Partition.TRAIN)
+
     def trainer_metric(self, name: str) -> float | None:
         """A figure of the newest step."""
         return self.trainer.status.metrics.get(name) if self.trainer else None

@@ -47,12 +47,13 @@ def _figures(snapshot: Snapshot) -> RenderableType:
     step, total = snapshot.trainer_metric("step"), snapshot.trainer_metric("total_steps")
     staleness = snapshot.trainer_metric("staleness_mean")
     largest = snapshot.trainer_metric("staleness_max")
+    held = f", the batch waits for {snapshot.held_for_groups} unfinished" if snapshot.held_for_groups else ""
     rows = {
         "step": _shown(step, "{:.0f}") + (f" of {total:.0f}" if total else ""),
         "pass rate": _shown(snapshot.trainer_metric("pass_rate"), "{:.1%}"),
         "reward": _shown(snapshot.trainer_metric("reward_mean"), "{:.3f}"),
         "tokens/s": f"{snapshot.tokens_per_second:,.0f}",
-        "ready groups": str(snapshot.ready_groups),
+        "ready groups": f"{snapshot.ready_groups}{held}",
         "policy version": str(snapshot.stats.policy_version),
         "staleness": _shown(staleness, "{:.2f}") + (f" (max {largest:.0f})" if largest is not None else ""),
     }

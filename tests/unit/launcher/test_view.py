@@ -30,6 +30,14 @@ def test_figures_replicas_and_accounts_are_drawn():
     assert text.index("trainer-1") < text.index("rollouter-0")
 
 
+def test_a_batch_that_is_held_for_slow_tasks_is_told():
+    snapshot = moment()
+    train, *others = snapshot.stats.partitions
+    held = replace(snapshot.stats, partitions=(replace(train, held_for_groups=2), *others))
+    assert "waits for" not in _text(snapshot)
+    assert "3, the batch waits for 2 unfinished" in _text(replace(snapshot, stats=held))
+
+
 def test_a_run_that_only_begins_is_drawn_with_dashes():
     text = _text(moment())
     assert "pass rate       -" in text
