@@ -11,8 +11,14 @@ from services.common.types import (
     LeaseId,
     MemberKey,
     Message,
+    OnStale,
     Partition,
+    PartitionStats,
     ReplicaId,
+    ReplicaReport,
+    ReplicaStatus,
+    RunSettings,
+    RunStats,
     SamplingParams,
     Score,
     ScoringSpec,
@@ -21,6 +27,7 @@ from services.common.types import (
     TokenRow,
     Trajectory,
     VersionSpan,
+    WhenFull,
 )
 
 
@@ -72,3 +79,55 @@ def make_trajectory(
         metrics={"generate_seconds": 1.0},
     )
     return replace(trajectory, **changes)
+
+
+def make_settings(**changes) -> RunSettings:
+    settings = RunSettings(
+        max_staleness=1,
+        groups_per_version=4,
+        on_stale=OnStale.REFILL,
+        max_member_issues=4,
+        lease_seconds=10.0,
+        max_queue_size=8,
+        max_queue_bytes=2**20,
+        when_full=WhenFull.BLOCK,
+        min_group_members=1,
+    )
+    return replace(settings, **changes)
+
+
+def make_report(name: str, *, age_seconds: float = 1.0, **changes) -> ReplicaReport:
+    status = ReplicaStatus(
+        replica_id=ReplicaId(name),
+        service="trainer" if name.startswith("trainer") else "rollouter",
+        policy_version=3,
+        policy_digest="d",
+        busy_slots=2,
+        max_slots=8,
+        address="127.0.0.1:1",
+        state="training" if name.startswith("trainer") else "serving",
+    )
+    return ReplicaReport(status=replace(status, **changes), age_seconds=age_seconds)
+
+
+def make_stats(*replicas: ReplicaReport, settings: RunSettings | None = None, **train) -> RunStats:
+    """A run whose training queue is empty, or as `train` says."""
+    empty = PartitionStats(
+        partition=Partition.TRAIN,
+        pending_members=0,
+        in_flight_members=0,
+        open_groups=0,
+        ready_groups=0,
+        leased_groups=0,
+        payload_bytes=0,
+        held_for_groups=0,
+    )
+    return RunStats(
+        partitions=(replace(empty, **train), replace(empty, partition=Partition.VALIDATION)),
+        policy_version=3,
+        epoch=1,
+        commit_number=2,
+        replicas=replicas,
+        run_finished=False,
+        settings=settings or make_settings(),
+    )

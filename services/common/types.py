@@ -734,6 +734,14 @@ class PartitionStats:
     """Bytes of put trajectories held."""
     held_for_groups: int
     """Unfinished groups that the trainer's batch is held for; 0 unless `OnStale.WAIT` holds one."""
+    queued_bytes: int = 0
+    """How many of `payload_bytes` are of groups that wait or are unfinished; `max_queue_bytes` bounds these."""
+    data_ended: bool = False
+    """Whether no further task will be fed."""
+    ask_age_seconds: float | None = None
+    """Time since the trainer last asked for groups, by the Redis server's clock; None before it did."""
+    commit_age_seconds: float | None = None
+    """Time since the newest commit, by the same clock; None before the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -759,9 +767,11 @@ class RunStats:
     commit_number: int
     """Number of the newest applied commit."""
     replicas: tuple[ReplicaReport, ...]
-    """Replicas heard of within the last minute."""
+    """Replicas heard of within the last minute, and of each service the one heard of last, if within the hour."""
     run_finished: bool
     """Whether the run has ended."""
+    settings: RunSettings | None = None
+    """Rules of the run; None when the queue did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Watches a run from inside the launcher: feeds the live view, and remembers how long the rollouters waited."""
+"""Watches a run from inside the launcher: tells what is new, feeds the live view, and remembers who waited."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from services.launcher.view import draw
 if TYPE_CHECKING:
     from services.common.types import RunId
     from services.launcher.bottleneck import Cores
+    from services.launcher.news import News
     from services.launcher.screen import Screen
 
 _INTERVAL_SECONDS = 2.0
@@ -23,13 +24,14 @@ class Monitor:
     """Asks the queue every two seconds while the run goes on.
 
     Example:
-        monitor = Monitor(config.queue.address, run_id, screen=screen, cores=cores_of(config))
+        news = News(own_rollouters=("rollouter-0",))
+        monitor = Monitor(config.queue.address, run_id, screen=screen, cores=cores_of(config), news=news)
         task = group.create_task(monitor.run())
         ...
         monitor.rollouter_wait_share
     """
 
-    def __init__(self, queue_address: str, run_id: RunId, *, screen: Screen, cores: Cores) -> None:
+    def __init__(self, queue_address: str, run_id: RunId, *, screen: Screen, cores: Cores, news: News) -> None:
         """Watch a run.
 
         Args:
@@ -37,11 +39,13 @@ class Monitor:
             run_id: the run.
             screen: where the view goes.
             cores: who computes on this machine.
+            news: tells what is new.
         """
         self._queue_address = queue_address
         self._run_id = run_id
         self._screen = screen
         self._cores = cores
+        self._news = news
         self._waited = 0.0
         self._num_seen = 0
 
@@ -68,6 +72,8 @@ class Monitor:
         except HeadraceError:
             # Not there yet, or being started again; the supervisor says so where it matters.
             return
+        for line in self._news.since_last(snapshot.stats):
+            self._screen.say(line)
         share = snapshot.rollouter_wait_share
         if share is not None and snapshot.trainer_metric("wait_share") is not None:
             self._waited += share

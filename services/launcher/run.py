@@ -16,6 +16,7 @@ from services.launcher.bottleneck import cores_of
 from services.launcher.fleet import Fleet, FleetPlan, failed
 from services.launcher.interrupts import InterruptedByUserError, Interrupts
 from services.launcher.monitor import Monitor
+from services.launcher.news import News
 from services.launcher.preflight import check_can_go_on, check_redis, chosen_addresses, prepare_model
 from services.launcher.redis_server import embedded_redis
 from services.launcher.resolve import place_run, redis_url, resolve_paths, with_addresses, with_model, write_config
@@ -131,7 +132,8 @@ async def _train(plan: FleetPlan, *, interrupts: Interrupts, screen: Screen) -> 
     async with asyncio.TaskGroup() as group:
         fleet = Fleet(plan, report=screen.say, on_trainer_line=screen.step)
         run_id = RunId(plan.directory.run_id)
-        monitor = Monitor(plan.config.queue.address, run_id, screen=screen, cores=cores_of(plan.config))
+        news = News(own_rollouters=tuple(rollouter.name for rollouter in fleet.rollouters))
+        monitor = Monitor(plan.config.queue.address, run_id, screen=screen, cores=cores_of(plan.config), news=news)
         forcing = group.create_task(_kill_when_forced(fleet, interrupts))
         watching = group.create_task(monitor.run())
         outcome = await _conduct(fleet, group, interrupts=interrupts, screen=screen)

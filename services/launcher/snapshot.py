@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from services.common.standing import newest_trainer
 from services.common.types import Partition
 from services.launcher.letters import SHOWN
 
@@ -39,7 +40,7 @@ class Snapshot:
     @property
     def trainer(self) -> ReplicaReport | None:
         """What the trainer said last; None before its first heartbeat."""
-        return next((report for report in self.stats.replicas if report.status.service == "trainer"), None)
+        return newest_trainer(self.stats)
 
     @property
     def rollouters(self) -> list[ReplicaReport]:

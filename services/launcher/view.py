@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from services.common.standing import describe_full, describe_trainer, state_of, train_part
 from services.launcher.bottleneck import advise
 from services.launcher.letters import letter_lines
 
@@ -31,8 +32,11 @@ def draw(snapshot: Snapshot, *, title: str, cores: Cores | None = None) -> Rende
     """
     parts: list[RenderableType] = [Text(title, style="bold"), _figures(snapshot), _replicas(snapshot)]
     if snapshot.ledgers:
-        parts.append(ledger_table(snapshot.ledgers))
+        parts += [ledger_table(snapshot.ledgers), Text(balance(snapshot.ledgers))]
     parts += [Text(line) for line in letter_lines(snapshot.num_dead_letters, snapshot.dead_letters)]
+    stopped = describe_trainer(snapshot.stats)
+    if stopped:
+        return Group(*parts, Text(stopped, style="bold"))
     advice = advise(
         trainer_wait_share=snapshot.trainer_wait_share,
         rollouter_wait_share=snapshot.rollouter_wait_share,
@@ -47,13 +51,12 @@ def _figures(snapshot: Snapshot) -> RenderableType:
     step, total = snapshot.trainer_metric("step"), snapshot.trainer_metric("total_steps")
     staleness = snapshot.trainer_metric("staleness_mean")
     largest = snapshot.trainer_metric("staleness_max")
-    held = f", the batch waits for {snapshot.held_for_groups} unfinished" if snapshot.held_for_groups else ""
     rows = {
         "step": _shown(step, "{:.0f}") + (f" of {total:.0f}" if total else ""),
         "pass rate": _shown(snapshot.trainer_metric("pass_rate"), "{:.1%}"),
         "reward": _shown(snapshot.trainer_metric("reward_mean"), "{:.3f}"),
         "tokens/s": f"{snapshot.tokens_per_second:,.0f}",
-        "ready groups": f"{snapshot.ready_groups}{held}",
+        "ready groups": _ready(snapshot),
         "policy version": str(snapshot.stats.policy_version),
         "staleness": _shown(staleness, "{:.2f}") + (f" (max {largest:.0f})" if largest is not None else ""),
     }
@@ -71,7 +74,7 @@ def _replicas(snapshot: Snapshot) -> RenderableType:
         status = report.status
         table.add_row(
             status.replica_id,
-            status.state,
+            state_of(report, snapshot.stats),
             str(status.policy_version),
             f"{status.busy_slots}/{status.max_slots}" if status.max_slots else "-",
             _shown(status.metrics.get("tokens_per_second"), "{:,.0f}"),
@@ -114,6 +117,23 @@ def ledger_table(ledgers: Iterable[Ledger]) -> Table:
             str(members.lost),
         )
     return table
+
+
+def balance(ledgers: Iterable[Ledger]) -> str:
+    """The two numbers that must be 0, over all partitions."""
+    accounts = list(ledgers)
+    lost, twice = (sum(getattr(ledger, name) for ledger in accounts) for name in ("lost", "trained_twice"))
+    return f"lost = {lost}, trained twice = {twice}"
+
+
+def _ready(snapshot: Snapshot) -> str:
+    """How many groups wait for the trainer, and what that means for the rollouters."""
+    full, train = describe_full(snapshot.stats), train_part(snapshot.stats)
+    notes = [full] if full else []
+    if train and train.data_ended:
+        notes.append("the data has ended")
+    held = f", the batch waits for {snapshot.held_for_groups} unfinished" if snapshot.held_for_groups else ""
+    return f"{snapshot.ready_groups}{held}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _counts(named: dict[str, int]) -> str:

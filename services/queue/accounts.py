@@ -14,14 +14,17 @@ from services.common.errors import InvalidInputError
 from services.common.types import (
     DeadLetter,
     Ledger,
+    OnStale,
     Partition,
     PartitionStats,
     ReplicaReport,
     ReplicaStatus,
+    RunSettings,
     RunStats,
     TaskId,
     TaskLedger,
     TrajectoryLedger,
+    WhenFull,
 )
 from services.queue.answers import expect_ok, text, texts
 from services.queue.keys import run_key
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
     from services.queue.connection import RedisConnection
 
 _MS = 1000
-_HEARD_WITHIN_MS = 60_000
+_HEARD_WITHIN_MS = 3_600_000
+_RECENT_SECONDS = 60.0
 _MAX_LETTERS = 1000
 
 
@@ -55,14 +59,15 @@ class Accounts:
     async def read(self, run_id: RunId) -> Account:
         """Read the ledger, the depths and the replicas at one moment."""
         answer = await self._redis.run("read_run", run_key(run_id), _HEARD_WITHIN_MS)
-        epoch, commit_number, policy_version, finished, *rows, replicas = expect_ok(answer, run_id)
+        epoch, commit_number, policy_version, finished, settings, *rows, replicas = expect_ok(answer, run_id)
         stats = RunStats(
             partitions=tuple(_stats(row) for row in rows),
             policy_version=int(policy_version),
             epoch=int(epoch),
             commit_number=int(commit_number),
-            replicas=_reports(replicas),
+            replicas=_recent(_reports(replicas)),
             run_finished=bool(finished),
+            settings=_settings(settings),
         )
         return Account(ledgers=tuple(_ledger(row) for row in rows), stats=stats)
 
@@ -88,7 +93,8 @@ def _letter(partition: Partition, values: dict[str, Any]) -> DeadLetter:
 
 
 def _stats(row: list[Any]) -> PartitionStats:
-    name, pending, in_flight, open_groups, ready, leased, payload_bytes, *_, held = row
+    name, pending, in_flight, open_groups, ready, leased, payload_bytes, _, _, _, *rest = row
+    held, queued_bytes, data_ended, asked, committed = (int(value) for value in rest)
     return PartitionStats(
         partition=Partition(text(name)),
         pending_members=int(pending),
@@ -97,7 +103,26 @@ def _stats(row: list[Any]) -> PartitionStats:
         ready_groups=int(ready),
         leased_groups=int(leased),
         payload_bytes=int(payload_bytes),
-        held_for_groups=int(held),
+        held_for_groups=held,
+        queued_bytes=queued_bytes,
+        data_ended=bool(data_ended),
+        ask_age_seconds=asked / _MS if asked >= 0 else None,
+        commit_age_seconds=committed / _MS if committed >= 0 else None,
+    )
+
+
+def _settings(row: list[Any]) -> RunSettings:
+    staleness, groups, on_stale, issues, lease_ms, size, size_bytes, when_full, members = texts(row)
+    return RunSettings(
+        max_staleness=int(staleness),
+        groups_per_version=int(groups),
+        on_stale=OnStale(on_stale),
+        max_member_issues=int(issues),
+        lease_seconds=int(lease_ms) / _MS,
+        max_queue_size=int(size),
+        max_queue_bytes=int(size_bytes),
+        when_full=WhenFull(when_full),
+        min_group_members=int(members),
     )
 
 
@@ -144,3 +169,13 @@ def _reports(replicas: list[Any]) -> tuple[ReplicaReport, ...]:
         ReplicaReport(status=ReplicaStatus(**json.loads(status)), age_seconds=int(age_ms) / _MS)
         for status, age_ms in zip(words[::2], words[1::2], strict=True)
     )
+
+
+def _recent(reports: tuple[ReplicaReport, ...]) -> tuple[ReplicaReport, ...]:
+    """Leave out who fell silent long ago, but of each service keep the newest, so that a dead one can be named."""
+    newest: dict[str, float] = {}
+    for report in reports:
+        service = report.status.service
+        newest[service] = min(report.age_seconds, newest.get(service, report.age_seconds))
+    bounds = {service: max(_RECENT_SECONDS, age) for service, age in newest.items()}
+    return tuple(report for report in reports if report.age_seconds <= bounds[report.status.service])

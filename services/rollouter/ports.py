@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ReleaseReason,
         ReplicaId,
         ReplicaStatus,
+        RunStats,
         Score,
         ScoreRequest,
         Trajectory,
@@ -44,6 +45,10 @@ class TaskQueue(Protocol):
 
     async def heartbeat(self, status: ReplicaStatus) -> bool:
         """Report a state; returns whether the run has finished."""
+        ...
+
+    async def get_stats(self) -> RunStats:
+        """Depths, versions and replicas."""
         ...
 
 

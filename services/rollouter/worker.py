@@ -27,6 +27,7 @@ from services.common.errors import HeadraceError, RunFinishedError
 from services.common.types import Partition, ReleaseReason
 from services.rollouter.model_calls import ModelCalls
 from services.rollouter.outbox import Finished, Outbox
+from services.rollouter.wait_log import WaitLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,6 +103,7 @@ class Worker:
             pause=pause,
             on_settled=self._forget,
         )
+        self._waits = WaitLog(queue, after_seconds=settings.lease_seconds, clock=time.monotonic)
         self._draining = False
         self._leasing = False
         self._changed = asyncio.Event()
@@ -177,6 +179,7 @@ class Worker:
                 )
                 failures = 0
                 await self._take(leased, group)
+                await self._waits.note(working=bool(self._held), policy_version=self._engine.policy_version)
             except RunFinishedError:
                 self.finished.set()
             except HeadraceError as error:

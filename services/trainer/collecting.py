@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.common.errors import ReconcileRequiredError, StalledError
+from services.common.standing import describe_rollouters
 from services.common.types import FailureReason, Partition
 
 if TYPE_CHECKING:
@@ -221,15 +222,10 @@ def describe_stall(stats: RunStats, seconds: float, *, wanted: int, partition: P
         if depths
         else "nothing is queued"
     )
-    rollouters = [report for report in stats.replicas if report.status.service == "rollouter"]
-    replicas = "; ".join(
-        f"{report.status.replica_id} {report.status.state} at version {report.status.policy_version}, "
-        f"{report.status.busy_slots}/{report.status.max_slots} slots busy, heard {report.age_seconds:.0f} s ago"
-        for report in rollouters
-    )
+    data = "; the data has ended and no task follows" if depths and depths.data_ended else ""
     return (
-        f"no group became ready for {seconds:g} s: {where}; version wanted is {stats.policy_version}; "
-        f"rollouters: {replicas or 'none is heard of, start one'} (the bound is trainer.stall_seconds)"
+        f"no group became ready for {seconds:g} s: {where}{data}; version wanted is {stats.policy_version}; "
+        f"rollouters: {describe_rollouters(stats)} (the bound is trainer.stall_seconds)"
     )
 
 

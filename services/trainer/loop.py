@@ -168,6 +168,8 @@ class TrainingLoop:
             self._set_state(TrainerState.WAITING)
             began = time.monotonic()
             batch = await self._collect()
+            if batch.end_of_data and not batch.groups:
+                self._parts.announce(f"[Trainer] the data has ended after {self._account.step} of {total} steps")
             if self._stop.is_set() or not batch.groups:
                 break
             await self._step(batch, began=began)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e import system
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 _LEASE_SECONDS = 2.0
 
@@ -23,7 +23,7 @@ def begin(runs, tmp_path, started):
         run = system.start("run", str(config), "--run.name", name, *flags, *lengths)
         started.append(run)
         folder = runs / name
-        system.wait_for(lambda: system.newest_step(folder) >= 1, seconds=60, what="the first step")
+        system.wait_for(lambda: system.newest_step(folder) >= 1, seconds=120, what="the first step")
         sleepy = system.join(folder, "sleepy")
         started.append(sleepy)
         system.wait_for(lambda: system.done_by(folder, "sleepy") >= 4, seconds=40, what="work of the replica")
@@ -46,7 +46,7 @@ def _freeze(process, folder):
 
 def _check_end(run, folder, *, steps):
     """The run finishes in order and within its bound."""
-    out, err = run.communicate(timeout=80)
+    out, err = run.communicate(timeout=120)
     assert run.returncode == 0, out + err
     ledger = json.loads((folder / "ledger.json").read_text())
     assert (ledger["lost"], ledger["trained_twice"]) == (0, 0)

@@ -495,7 +495,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class PartitionStats(_message.Message):
-    __slots__ = ("partition", "pending_members", "in_flight_members", "open_groups", "ready_groups", "leased_groups", "payload_bytes", "held_for_groups")
+    __slots__ = ("partition", "pending_members", "in_flight_members", "open_groups", "ready_groups", "leased_groups", "payload_bytes", "held_for_groups", "queued_bytes", "data_ended", "ask_age_seconds", "commit_age_seconds")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PENDING_MEMBERS_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -504,6 +504,10 @@ class PartitionStats(_message.Message):
     LEASED_GROUPS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     HELD_FOR_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_ENDED_FIELD_NUMBER: _ClassVar[int]
+    ASK_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     partition: _task_pb2.Partition
     pending_members: int
     in_flight_members: int
@@ -512,23 +516,29 @@ class PartitionStats(_message.Message):
     leased_groups: int
     payload_bytes: int
     held_for_groups: int
-    def __init__(self, partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., pending_members: _Optional[int] = ..., in_flight_members: _Optional[int] = ..., open_groups: _Optional[int] = ..., ready_groups: _Optional[int] = ..., leased_groups: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., held_for_groups: _Optional[int] = ...) -> None: ...
+    queued_bytes: int
+    data_ended: bool
+    ask_age_seconds: float
+    commit_age_seconds: float
+    def __init__(self, partition: _Optional[_Union[_task_pb2.Partition, str]] = ..., pending_members: _Optional[int] = ..., in_flight_members: _Optional[int] = ..., open_groups: _Optional[int] = ..., ready_groups: _Optional[int] = ..., leased_groups: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., held_for_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., data_ended: _Optional[bool] = ..., ask_age_seconds: _Optional[float] = ..., commit_age_seconds: _Optional[float] = ...) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("partitions", "policy_version", "epoch", "commit_number", "replicas", "run_finished")
+    __slots__ = ("partitions", "policy_version", "epoch", "commit_number", "replicas", "run_finished", "settings")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionStats]
     policy_version: int
     epoch: int
     commit_number: int
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaStatus]
     run_finished: bool
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionStats, _Mapping]]] = ..., policy_version: _Optional[int] = ..., epoch: _Optional[int] = ..., commit_number: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., run_finished: _Optional[bool] = ...) -> None: ...
+    settings: RunSettings
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionStats, _Mapping]]] = ..., policy_version: _Optional[int] = ..., epoch: _Optional[int] = ..., commit_number: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., run_finished: _Optional[bool] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ...) -> None: ...
 
 class ReconcileRequest(_message.Message):
     __slots__ = ("run_id", "epoch", "commit_number", "first_open_sequence", "ended_sequences", "policy_version", "num_consumed", "num_filtered", "num_dropped")

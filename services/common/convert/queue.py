@@ -238,6 +238,10 @@ def stats_to_proto(stats: RunStats) -> queue_service_pb2.GetStatsResponse:
                 leased_groups=depths.leased_groups,
                 payload_bytes=depths.payload_bytes,
                 held_for_groups=depths.held_for_groups,
+                queued_bytes=depths.queued_bytes,
+                data_ended=depths.data_ended,
+                ask_age_seconds=depths.ask_age_seconds,
+                commit_age_seconds=depths.commit_age_seconds,
             )
             for depths in stats.partitions
         ],
@@ -246,6 +250,7 @@ def stats_to_proto(stats: RunStats) -> queue_service_pb2.GetStatsResponse:
         commit_number=stats.commit_number,
         replicas=[replica_to_proto(report.status, age_seconds=report.age_seconds) for report in stats.replicas],
         run_finished=stats.run_finished,
+        settings=settings_to_proto(stats.settings) if stats.settings else None,
     )
 
 
@@ -262,6 +267,10 @@ def stats_from_proto(wire: queue_service_pb2.GetStatsResponse) -> RunStats:
                 leased_groups=depths.leased_groups,
                 payload_bytes=depths.payload_bytes,
                 held_for_groups=depths.held_for_groups,
+                queued_bytes=depths.queued_bytes,
+                data_ended=depths.data_ended,
+                ask_age_seconds=depths.ask_age_seconds if depths.HasField("ask_age_seconds") else None,
+                commit_age_seconds=depths.commit_age_seconds if depths.HasField("commit_age_seconds") else None,
             )
             for depths in wire.partitions
         ),
@@ -273,4 +282,5 @@ def stats_from_proto(wire: queue_service_pb2.GetStatsResponse) -> RunStats:
             for replica in wire.replicas
         ),
         run_finished=wire.run_finished,
+        settings=settings_from_proto(wire.settings) if wire.HasField("settings") else None,
     )

@@ -8,6 +8,7 @@ if not run then
 end
 local p = partition(ARGV[2])
 local number, version = tonumber(ARGV[3]), tonumber(ARGV[4])
+call('HSET', p.state, 'commit_ms', whole(now_ms()))
 
 local function note_consumed(task, attempt)
   local name = task .. '/' .. attempt

@@ -10,6 +10,7 @@ end
 local p = partition(ARGV[2])
 local num_groups, use_version, max_bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local now = now_ms()
+call('HSET', p.state, 'asked_ms', whole(now))
 
 local function describe(group)
   local text = { group.task, group.attempt, whole(group.sequence), group.size, whole(group.oldest) }

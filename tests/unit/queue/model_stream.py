@@ -282,6 +282,8 @@ class Stream:
             leased_groups=len(self.in_order("leased")),
             payload_bytes=sum(group.num_bytes for group in self.groups.values()),
             held_for_groups=self.held,
+            queued_bytes=sum(group.num_bytes for group in self.groups.values() if group.state != "leased"),
+            data_ended=self.data_ended,
         )
 
 

@@ -63,3 +63,27 @@ async def test_an_account_says_which_sequences_have_ended_whatever_the_way(drive
     await driver.fail(members[0])
     ledger = await driver.ledger()
     assert (ledger.first_open_sequence, ledger.ended_sequences) == (2, (3, 4))
+
+
+async def test_the_rules_of_the_run_and_what_counts_against_its_bounds_can_be_asked(driver):
+    await driver.begin(max_queue_size=7, max_queue_bytes=1000, lease_seconds=2.5)
+    await driver.feed(0, 1, group_size=1)
+    await driver.put(*await driver.lease(2))
+    settings = (await driver.account()).stats.settings
+    assert (settings.max_queue_size, settings.max_queue_bytes, settings.lease_seconds) == (7, 1000, 2.5)
+    assert (await driver.stats()).queued_bytes == 2 * len(b"trajectory")
+    await driver.batch(1)
+    assert (await driver.stats()).queued_bytes == len(b"trajectory")
+
+
+async def test_the_trainers_newest_steps_have_an_age_and_the_end_of_data_is_seen(driver):
+    await driver.begin()
+    stats = await driver.stats()
+    assert (stats.ask_age_seconds, stats.commit_age_seconds, stats.data_ended) == (None, None, False)
+    await driver.feed(0, group_size=1, end_of_data=True)
+    await driver.put(*await driver.lease(1))
+    groups = (await driver.batch(1)).groups
+    await driver.commit(1, groups)
+    stats = await driver.stats()
+    assert 0 <= stats.commit_age_seconds <= stats.ask_age_seconds < 5
+    assert stats.data_ended

@@ -27,7 +27,7 @@ from services.rollouter.attempts import AttemptRunner
 from services.rollouter.config import WorkerSettings
 from services.rollouter.engine.port import Generation, TokenChunk
 from services.rollouter.worker import Worker
-from tests.factories import make_task
+from tests.factories import make_stats, make_task
 
 REPLICA = ReplicaId("replica-a")
 RUN = RunId("demo")
@@ -128,6 +128,7 @@ class FakeQueue:
         self.lost = set()
         self.errors = []
         self.statuses = []
+        self.stats = make_stats()
         self.wanted_version = None
         self.finished = False
         self.outcome = PutOutcome.ACCEPTED
@@ -162,6 +163,10 @@ class FakeQueue:
         self.put_calls.append(len(results))
         self.put |= {result.lease_id: result for result in results}
         return tuple(PutOutcome.REISSUED if isinstance(result, FailedMember) else self.outcome for result in results)
+
+    async def get_stats(self):
+        self._fail()
+        return self.stats
 
     async def heartbeat(self, status):
         self._fail()

@@ -86,7 +86,8 @@ end
 --   consumed zset   task/attempt by commit number: what was trained on lately (bounded)
 --   dead     list   JSON of dead-lettered groups, newest first (bounded)
 --   state    hash   low_water, data_ended, fresh_members, bytes, leased_bytes,
---                  wanted (groups that a waiting LeaseBatch needs), held (unfinished groups that it is held for)
+--                  wanted (groups that a waiting LeaseBatch needs), held (unfinished groups that it is held for),
+--                  asked_ms and commit_ms (times of the newest LeaseBatch and CommitBatch)
 --   batch    hash   id, epoch, tasks: the newest batch lease, so that its retry is answered the same
 --   ledger   hash   counters of what ended where
 local function partition(name)
