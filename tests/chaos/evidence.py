@@ -137,7 +137,7 @@ def _spans(path: Path) -> Iterator[tuple[str, dict[str, Any], float]]:
     if not path.exists():
         return
     for _, span in read_spans(path):
-        values = {item["key"]: next(iter(item["value"].values())) for item in span["attributes"]}
+        values = {item["key"]: next(iter(item["value"].values())) for item in span.get("attributes", ())}
         yield span["name"], values, int(span["startTimeUnixNano"]) / 1e9
 
 
