@@ -29,10 +29,12 @@ from services.queue.records import PutRecord, StoredTask
 
 if TYPE_CHECKING:
     from services.common.convert.framing import Piece
-    from services.queue.records import StoredAssignment, StoredBatch, StoredGroup
+    from services.queue.records import StoredAssignment, StoredAssignments, StoredBatch, StoredGroup
     from services.queue.store import QueueStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
+
+_FRAMED = {"LeaseTasks", "LeaseBatch"}
 
 
 class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
@@ -72,8 +74,8 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
 
     async def LeaseTasks(  # noqa: N802
         self, request: queue_service_pb2.LeaseTasksRequest, context: Context
-    ) -> queue_service_pb2.LeaseTasksResponse:
-        """Lease members to a rollouter."""
+    ) -> bytes:
+        """Lease members to a rollouter; returns the response as it goes over the wire."""
         del context
         run_id = RunId(request.run_id)
         leased = await self._store.tasks.lease(
@@ -82,11 +84,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
             policy_version=request.policy_version,
             wait_seconds=request.wait_seconds,
         )
-        return queue_service_pb2.LeaseTasksResponse(
-            assignments=[_assignment(run_id, item, leased.lease_seconds) for item in leased.assignments],
-            run_finished=leased.run_finished,
-            wanted_version=leased.wanted_version,
-        )
+        return _leased_tasks(run_id, leased)
 
     async def ExtendLease(  # noqa: N802
         self, request: queue_service_pb2.ExtendLeaseRequest, context: Context
@@ -119,10 +117,10 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
 
     async def LeaseBatch(  # noqa: N802
         self, request: queue_service_pb2.LeaseBatchRequest, context: Context
-    ) -> StoredBatch:
-        """Lease whole groups to the trainer; `_batch_to_wire` makes the response of them."""
+    ) -> bytes:
+        """Lease whole groups to the trainer; returns the response as it goes over the wire."""
         del context
-        return await self._store.batches.lease(
+        batch = await self._store.batches.lease(
             RunId(request.run_id),
             epoch=request.epoch,
             partition=partition_from_proto(request.partition),
@@ -132,6 +130,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
             max_bytes=request.max_bytes,
             wait_seconds=request.wait_seconds,
         )
+        return _leased_batch(batch)
 
     async def CommitBatch(  # noqa: N802
         self, request: queue_service_pb2.CommitBatchRequest, context: Context
@@ -265,21 +264,32 @@ def _put_record(wire: queue_service_pb2.TrajectoryRecord) -> PutRecord:
     )
 
 
-def _assignment(run_id: RunId, stored: StoredAssignment, lease_seconds: float) -> task_pb2.Assignment:
-    return task_pb2.Assignment(
+def _leased_tasks(run_id: RunId, leased: StoredAssignments) -> bytes:
+    """Serialize a `LeaseTasksResponse`; the tasks in it stay the bytes that they are."""
+    head = queue_service_pb2.LeaseTasksResponse(run_finished=leased.run_finished, wanted_version=leased.wanted_version)
+    pieces: list[Piece] = [head.SerializeToString()]
+    for item in leased.assignments:
+        assignment = _assignment(run_id, item, leased.lease_seconds)
+        pieces += frame(queue_service_pb2.LeaseTasksResponse.ASSIGNMENTS_FIELD_NUMBER, assignment)
+    return b"".join(pieces)
+
+
+def _assignment(run_id: RunId, stored: StoredAssignment, lease_seconds: float) -> list[Piece]:
+    """Return the pieces of an `Assignment`."""
+    head = task_pb2.Assignment(
         lease_id=stored.lease_id,
         key=key_to_proto(stored.key),
         issue=stored.issue,
-        task=task_pb2.Task.FromString(stored.body),
         min_version=stored.min_version,
         lease_seconds=lease_seconds,
         traceparent=trajectory_traceparent(run_id, stored.key),
         enqueue_time=time_to_proto(stored.enqueue_time),
         issue_time=time_to_proto(stored.issue_time),
     )
+    return [head.SerializeToString(), *frame(task_pb2.Assignment.TASK_FIELD_NUMBER, [stored.body])]
 
 
-def _batch_to_wire(batch: StoredBatch) -> bytes:
+def _leased_batch(batch: StoredBatch) -> bytes:
     """Serialize a `LeaseBatchResponse`, copying the trajectories once."""
     head = queue_service_pb2.LeaseBatchResponse(
         end_of_data=batch.end_of_data, commit_number=batch.commit_number, num_ready=batch.num_ready
@@ -307,14 +317,15 @@ def _leased_group(stored: StoredGroup) -> list[Piece]:
 
 
 def add_queue_servicer(servicer: QueueServicer, server: grpc.aio.Server) -> None:
-    """Register the service. Not the generated function, since batches are framed without a protobuf object."""
+    """Register the service. Not the generated function, since leases are framed without a protobuf object."""
     service = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"]
-    framed = {"LeaseBatch": _batch_to_wire}
     handlers = {
         method.name: grpc.unary_unary_rpc_method_handler(
             getattr(servicer, method.name),
             request_deserializer=GetMessageClass(method.input_type).FromString,
-            response_serializer=framed.get(method.name, GetMessageClass(method.output_type).SerializeToString),
+            response_serializer=None
+            if method.name in _FRAMED
+            else GetMessageClass(method.output_type).SerializeToString,
         )
         for method in service.methods
     }

@@ -44,14 +44,12 @@ class Trajectories:
         Raises:
             OverloadedError: the run's quota has no room for one of them; the others were put, and all may be repeated.
         """
-        for record in records:
-            _check(record)
         outcomes: dict[int, PutOutcome] = {}
-        left = list(enumerate(records))
+        left = list(enumerate([(record, _issue(record)) for record in records]))
         for _ in range(_WRITE_TRIES):
             if not left:
                 break
-            answers = await self._put_once(run_id, [record for _, record in left])
+            answers = await self._put_once(run_id, [named for _, named in left])
             if _FULL in answers:
                 raise OverloadedError(
                     f"run {run_id!r} holds twice its quota of bytes; there is room once its trainer commits or drops "
@@ -59,16 +57,16 @@ class Trajectories:
                 )
             taken = zip(left, answers, strict=True)
             outcomes |= {index: PutOutcome(answer) for (index, _), answer in taken if answer != _MISSING}
-            left = [(index, record) for index, record in left if index not in outcomes]
+            left = [(index, named) for index, named in left if index not in outcomes]
         if left:
             raise UnavailableError("payloads kept expiring before they were taken; is Redis overloaded?")
         return tuple(outcomes[index] for index in range(len(records)))
 
-    async def _put_once(self, run_id: RunId, records: Sequence[PutRecord]) -> list[str]:
+    async def _put_once(self, run_id: RunId, records: Sequence[tuple[PutRecord, str]]) -> list[str]:
         payloads: dict[str, bytes] = {}
         words: list[str | int] = []
-        for record in records:
-            key, issue = parse_lease_id(record.lease_id)
+        for record, issue in records:
+            key = record.key
             reason = record.failure.value if record.failure else ""
             if not record.failure:
                 payloads[payload_key(run_id, LeaseId(f"{key}/{issue}"))] = record.payload
@@ -84,8 +82,13 @@ class Trajectories:
         return outcomes
 
 
-def _check(record: PutRecord) -> None:
-    key, _ = parse_lease_id(record.lease_id)
+def _issue(record: PutRecord) -> str:
+    """Return the issue that the record answers, with its token.
+
+    Raises:
+        InvalidInputError: the record contradicts itself or is too large.
+    """
+    key, issue = parse_lease_id(record.lease_id)
     check_id(key.task_id, "task_id")
     if key != record.key:
         raise InvalidInputError(f"lease {record.lease_id} is not one of trajectory {record.key}")
@@ -95,3 +98,4 @@ def _check(record: PutRecord) -> None:
         raise InvalidInputError(
             f"trajectory {record.key} has {len(record.payload)} bytes; at most {MAX_PAYLOAD_BYTES} are stored"
         )
+    return issue

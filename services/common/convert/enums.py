@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.common.errors import InvalidInputError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _Enum = TypeVar("_Enum", bound="StrEnum")
 
 
+@cache
 def _prefix(kind: type[StrEnum]) -> str:
     """`FailureReason` -> `FAILURE_REASON_`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).upper() + "_"
@@ -34,7 +36,14 @@ def enum_from_proto(kind: type[_Enum], wire: Any, value: int) -> _Enum:  # noqa:
     Raises:
         InvalidInputError: for the zero value and for numbers of a newer contract.
     """
-    if value == 0 or value not in wire.values():
+    member: _Enum | None = _members(kind, wire).get(value)
+    if member is None:
         names = ", ".join(member.name for member in kind)
         raise InvalidInputError(f"{kind.__name__} has no value {value}; known are {names}")
-    return kind[wire.Name(value).removeprefix(_prefix(kind))]
+    return member
+
+
+@cache
+def _members(kind: type[_Enum], wire: Any) -> dict[int, _Enum]:  # noqa: ANN401 - see above
+    """Return the domain members by their wire values."""
+    return {wire.Value(_prefix(kind) + member.name): member for member in kind}

@@ -155,6 +155,7 @@ class ServiceInterceptor(_ServerBase):
     def __init__(self, active: ActiveCalls) -> None:
         """Count requests in `active`."""
         self._active = active
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
         self,
@@ -170,7 +171,10 @@ class ServiceInterceptor(_ServerBase):
         for key, value in handler_call_details.invocation_metadata:
             if key == trace.TRACEPARENT_KEY:
                 trace.make_current(str(value))
-        return _wrapped(handler, method, self._active)
+        if method not in self._handlers:
+            # A method has one handler as long as the server lives, and only methods that exist get here.
+            self._handlers[method] = _wrapped(handler, method, self._active)
+        return self._handlers[method]
 
 
 def _wrapped(
