@@ -115,7 +115,7 @@ class Tasks:
         answer = await self._redis.run("lease_tasks", run_key(run_id), max_members, policy_version, token)
         finished, wanted, lease_ms, *rows = expect_ok(answer, run_id)
         return StoredAssignments(
-            assignments=await self._with_bodies(run_id, [texts(row) for row in rows], token),
+            assignments=await self._with_bodies(run_id, [text(row).split() for row in rows], token),
             lease_seconds=int(lease_ms) / _MS,
             run_finished=bool(finished),
             wanted_version=int(wanted) if text(wanted) else None,

@@ -154,11 +154,11 @@ class ThroughRedis:
         _, _, _, *rows = await self._run("lease_tasks", number, 0, token)
         members = []
         for row in rows:
-            partition, task, content = row[0].decode(), row[1].decode(), row[8].decode()
+            partition, task, attempt, member, issue, _, _, _, content = row.decode().split()
             body = body_key(self.run_id, partition, task, content)
             if body not in self.bodies:
                 self.bodies[body] = await self.redis.get(body)
-            members.append((partition, task, row[2], row[3], f"{row[4]}/{token}"))
+            members.append((partition, task, attempt, member, f"{issue}/{token}"))
         return members
 
     async def put(self, member, payload):

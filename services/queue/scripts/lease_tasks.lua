@@ -1,7 +1,7 @@
 -- Leases members in order of (sequence, member), validation before train.
 -- ARGV: most members, policy version of the replica, token of the leases that this call gives.
 -- Returns 'ok', finished, version wanted or '', lease time, then each lease as
--- { partition, task, attempt, member, issue, min version, enqueue time, now, content }.
+-- "partition task attempt member issue min_version enqueue_time now content".
 local LOOK_AHEAD = 64
 local run, refusal = admit()
 if not run then
@@ -33,10 +33,11 @@ local function issue(p, group, member, record)
   save_member(group, member, record)
   call('ZADD', p.leases, whole(now + run.lease_ms), lease_name(group.task, group.attempt, member, issue_name(record)))
   count(p, 'issued')
-  answer[#answer + 1] = {
+  -- One text: ten answers would have to be read one by one.
+  answer[#answer + 1] = table.concat({
     p.name, group.task, group.attempt, member, record.issue, whole(effective_min(p, group)), whole(group.enqueue_ms),
     whole(now), group.content,
-  }
+  }, ' ')
   room = room - 1
 end
 
