@@ -323,7 +323,8 @@ def add_queue_servicer(servicer: QueueServicer, server: grpc.aio.Server) -> None
         method.name: grpc.unary_unary_rpc_method_handler(
             getattr(servicer, method.name),
             request_deserializer=GetMessageClass(method.input_type).FromString,
-            response_serializer=None
+            # What is framed is bytes already.
+            response_serializer=bytes
             if method.name in _FRAMED
             else GetMessageClass(method.output_type).SerializeToString,
         )
