@@ -12,6 +12,7 @@ from services.common.errors import HeadraceError
 from services.common.telemetry.logging import setup_logging
 from services.common.telemetry.trace import bind_tracer
 from services.queue.config import service_config
+from services.queue.memory import keep_freed_memory
 from services.queue.server import serve
 
 
@@ -26,6 +27,7 @@ def main() -> int:
         settings = service_config(config)
         # The queue names the traces of trajectories; it has no spans of its own to write.
         bind_tracer(None, sample_ratio=settings.sample_ratio)
+        keep_freed_memory()
         asyncio.run(serve(settings))
     except HeadraceError as error:
         sys.stderr.write(f"headrace queue: {error.message}\n")

@@ -161,14 +161,16 @@ class ThroughRedis:
             members.append((partition, task, attempt, member, f"{issue}/{token}"))
         return members
 
-    async def put(self, member, payload):
-        partition, task, attempt, number, issue = member
+    async def put(self, members, payload):
         pipeline = self.redis.pipeline(transaction=False)
-        name = f"{partition}/{task}/{attempt}/{number}/{issue}"
-        pipeline.set(payload_key(self.run_id, name), payload, nx=True, ex=UNTAKEN_SECONDS)
-        sha = load_script("put_trajectories").sha
-        pipeline.evalsha(sha, 1, self.key, *member, "", 0, len(payload))
-        await pipeline.execute()
+        words = []
+        for member in members:
+            name = "{}/{}/{}/{}/{}".format(*member)
+            pipeline.set(payload_key(self.run_id, name), payload, nx=True, ex=UNTAKEN_SECONDS)
+            words += [*member, "", 0, len(payload)]
+        pipeline.evalsha(load_script("put_trajectories").sha, 1, self.key, *words)
+        *_, answer = await pipeline.execute()
+        assert set(answer[2:]) == {b"accepted"}
 
     async def batch(self, number):
         deadline = time.monotonic() + WAIT_SECONDS
@@ -207,10 +209,7 @@ class ThroughGrpc:
         response = await self.stub.LeaseTasks(request)
         return list(response.assignments)
 
-    async def put(self, member, payload):
-        await self.put_all([member], payload)
-
-    async def put_all(self, members, payload):
+    async def put(self, members, payload):
         request = queue_service_pb2.PutTrajectoriesRequest(**self.common)
         for member in members:
             request.records.add(key=member.key, lease_id=member.lease_id, trajectory=payload)
