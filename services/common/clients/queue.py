@@ -150,8 +150,7 @@ class QueueClient:
 
     async def put_trajectories(self, results: Sequence[Trajectory | FailedMember]) -> tuple[PutOutcome, ...]:
         """Put finished or failed members; returns what became of each. Safe to retry."""
-        records = await asyncio.to_thread(lambda: [_record(result) for result in results])
-        request = queue_service_pb2.PutTrajectoriesRequest(run_id=self._run_id, records=records)
+        request = await asyncio.to_thread(_put_request, self._run_id, results)
         response = await self._stub.PutTrajectories(request, timeout=_CALL_SECONDS)
         wire = queue_service_pb2.PutOutcome
         return tuple(enum_from_proto(PutOutcome, wire, outcome) for outcome in response.outcomes)
@@ -298,18 +297,19 @@ class QueueClient:
         return int(response.num_removed)
 
 
-def _record(result: Trajectory | FailedMember) -> queue_service_pb2.TrajectoryRecord:
-    key = key_to_proto(result.key)
-    if isinstance(result, FailedMember):
-        return queue_service_pb2.TrajectoryRecord(
-            key=key, lease_id=result.lease_id, failure=failure_to_proto(result.failure)
-        )
-    return queue_service_pb2.TrajectoryRecord(
-        key=key,
-        lease_id=result.lease_id,
-        trajectory=trajectory_to_proto(result).SerializeToString(),
-        oldest_version=result.oldest_version,
-    )
+def _put_request(
+    run_id: RunId, results: Sequence[Trajectory | FailedMember]
+) -> queue_service_pb2.PutTrajectoriesRequest:
+    request = queue_service_pb2.PutTrajectoriesRequest(run_id=run_id)
+    for result in results:
+        # Filled in place: a record that is made apart is copied into the request.
+        record = request.records.add(key=key_to_proto(result.key), lease_id=result.lease_id)
+        if isinstance(result, FailedMember):
+            record.failure.CopyFrom(failure_to_proto(result.failure))
+        else:
+            record.trajectory = trajectory_to_proto(result).SerializeToString()
+            record.oldest_version = result.oldest_version
+    return request
 
 
 def _group(wire: queue_service_pb2.LeasedGroup) -> Group:
