@@ -16,6 +16,19 @@ _KEEPALIVE_TIMEOUT_MS = 10_000
 _MIN_RECONNECT_MS = 100
 _MAX_RECONNECT_MS = 2_000
 _SERVICE_CONFIG = '{"loadBalancingConfig": [{"round_robin": {}}]}'
+_CHANNEL_OPTIONS = [
+    ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    # Long polls keep a call open, but a channel must notice a dead peer between calls too.
+    ("grpc.keepalive_permit_without_calls", 1),
+    # A restarted peer should be found within seconds, not after gRPC's default of up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", _MIN_RECONNECT_MS),
+    ("grpc.min_reconnect_backoff_ms", _MAX_RECONNECT_MS),
+    ("grpc.max_reconnect_backoff_ms", _MAX_RECONNECT_MS),
+    ("grpc.service_config", _SERVICE_CONFIG),
+    # An http_proxy variable meant for downloads must not swallow traffic between services.
+    ("grpc.enable_http_proxy", 0),
+]
 
 
 def message_size_options(max_message_bytes: int) -> list[tuple[str, int]]:
@@ -43,20 +56,7 @@ def open_channel(
     """
     return grpc.aio.insecure_channel(
         address,
-        options=[
-            *message_size_options(max_message_bytes),
-            ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
-            ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
-            # Long polls keep a call open, but a channel must notice a dead peer between calls too.
-            ("grpc.keepalive_permit_without_calls", 1),
-            # A restarted peer should be found within seconds, not after gRPC's default of up to two minutes.
-            ("grpc.initial_reconnect_backoff_ms", _MIN_RECONNECT_MS),
-            ("grpc.min_reconnect_backoff_ms", _MAX_RECONNECT_MS),
-            ("grpc.max_reconnect_backoff_ms", _MAX_RECONNECT_MS),
-            ("grpc.service_config", _SERVICE_CONFIG),
-            # An http_proxy variable meant for downloads must not swallow traffic between services.
-            ("grpc.enable_http_proxy", 0),
-        ],
+        options=[*message_size_options(max_message_bytes), *_CHANNEL_OPTIONS],
         interceptors=[  # the stubs name a placeholder type here
             UnaryInterceptor(address, default_timeout_seconds),  # type: ignore[list-item]
             StreamInterceptor(address, default_timeout_seconds),  # type: ignore[list-item]

@@ -41,7 +41,13 @@ PARENT_PID_VARIABLE = "HEADRACE_PARENT_PID"
 _DEFAULT_GRACE_SECONDS = 10.0
 _DEFAULT_MAX_CONCURRENT_RPCS = 1024
 _PARENT_POLL_SECONDS = 1.0
-_MIN_PING_INTERVAL_MS = 10_000
+_SERVER_OPTIONS = [
+    # With port sharing, which is gRPC's default, a second server would silently take half of the requests.
+    ("grpc.so_reuseport", 0),
+    # Clients send keepalives every 20 s, also without calls; more often than every 10 s is refused.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
 
 _log = structlog.get_logger("headrace.rpc")
 
@@ -146,14 +152,7 @@ def _bind_problem(host: str, port: int) -> str:
 def _build_server(active: ActiveCalls, *, max_message_bytes: int, max_concurrent_rpcs: int) -> grpc.aio.Server:
     return grpc.aio.server(
         interceptors=[ServiceInterceptor(active)],
-        options=[
-            *message_size_options(max_message_bytes),
-            # With port sharing, which is gRPC's default, a second server would silently take half of the requests.
-            ("grpc.so_reuseport", 0),
-            # Clients send keepalives every 20 s, also without calls.
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
-            ("grpc.keepalive_permit_without_calls", 1),
-        ],
+        options=[*message_size_options(max_message_bytes), *_SERVER_OPTIONS],
         maximum_concurrent_rpcs=max_concurrent_rpcs,
     )
 
