@@ -20,7 +20,7 @@ from services.launcher.news import News
 from services.launcher.preflight import check_can_go_on, check_redis, chosen_addresses, prepare_model
 from services.launcher.redis_server import embedded_redis
 from services.launcher.resolve import place_run, redis_url, resolve_paths, with_addresses, with_model, write_config
-from services.launcher.run_directory import open_run_directory
+from services.launcher.run_directory import open_run_directory, planned_path
 from services.launcher.screen import make_screen
 from services.launcher.summary import read_summary
 from services.launcher.supervisor import EXIT_BAD_INPUT, EndKind
@@ -76,7 +76,8 @@ def run_command(config_path: Path, flags: Sequence[str], *, dry_run: bool, quiet
     config = resolve_paths(load_config(config_path, flags), config_path)
     check_scorer(config.reward)
     if dry_run:
-        sys.stdout.write(dump_config(config))
+        run = config.run.model_copy(update={"name": planned_path(config, config_path).name})
+        sys.stdout.write(dump_config(config.model_copy(update={"run": run})))
         return ExitCode.SUCCESS
     return asyncio.run(_run(config, config_path, quiet=quiet))
 
@@ -206,6 +207,7 @@ def _report(plan: FleetPlan, outcome: Outcome, *, config_path: Path) -> int:
         share = outcome.rollouter_wait_share
         sys.stdout.write(summary.text(rollouter_wait_share=share, cores=cores_of(plan.config)))
         if code is ExitCode.SUCCESS and not summary.balanced:
+            sys.stderr.write(f"headrace: {summary.imbalance}\n")
             code = ExitCode.FAILED
     elif code is ExitCode.SUCCESS:
         sys.stdout.write("the trainer was told to stop before the run was done\n")

@@ -15,7 +15,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from services.common import run_folder
 from services.common.errors import ConfigError
@@ -81,12 +81,20 @@ def open_run_directory(config: RunConfig, config_path: Path) -> RunDirectory:
     Raises:
         ConfigError: it exists and `run.resume` is not set, it does not exist and `run.resume` is, or it is in use.
     """
+    path = planned_path(config, config_path)
+    return _resumed(path) if config.run.resume else _made(path)
+
+
+def planned_path(config: RunConfig, config_path: Path) -> Path:
+    """The folder that the run would get now.
+
+    Raises:
+        ConfigError: `run.resume` is set without a name, and there is no run of that config file.
+    """
     parent = Path(config.run.directory).absolute()
     if "name" in config.run.model_fields_set:
-        path = parent / config.run.name
-    else:
-        path = _numbered(parent, _stem(config_path), newest=config.run.resume)
-    return _resumed(path) if config.run.resume else _made(path)
+        return parent / config.run.name
+    return _numbered(parent, _stem(config_path), newest=config.run.resume)
 
 
 def read_run_id(path: Path) -> str:
@@ -106,18 +114,31 @@ def newest_step(path: Path) -> int:
 
     Steps that a crash undid are written again under the same number, so the largest only grows while the run gets on.
     """
+    return max((entry["step"] for entry in _metrics_tail(path)), default=0)
+
+
+def newest_metrics(path: Path) -> dict[str, Any]:
+    """The last whole line of a run's `metrics.jsonl`; empty before the first."""
+    tail = _metrics_tail(path)
+    return tail[-1] if tail else {}
+
+
+def _metrics_tail(path: Path) -> list[dict[str, Any]]:
+    """The last whole lines of `metrics.jsonl`."""
     try:
         with (path / "metrics.jsonl").open("rb") as file:
             file.seek(-min(_METRICS_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
             lines = file.read().splitlines()
     except OSError:
-        return 0
-    newest = 0
+        return []
+    entries = []
     for line in lines:
         # The first line may lack its beginning, and a kill may have cut another.
-        with suppress(ValueError, KeyError, TypeError):
-            newest = max(newest, json.loads(line)["step"])
-    return newest
+        with suppress(ValueError, TypeError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+                entries.append(entry)
+    return entries
 
 
 def _stem(config_path: Path) -> str:

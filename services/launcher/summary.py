@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from services.common.errors import NotFoundError
 from services.launcher.bottleneck import advise
 from services.launcher.letters import letter_from_values, letter_lines
+from services.launcher.run_directory import newest_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,12 @@ class Summary:
     @property
     def balanced(self) -> bool:
         """Whether every task and trajectory is accounted for and none was trained twice."""
-        return self.ledger.get("lost") == 0 and self.ledger.get("trained_twice") == 0
+        return not self.imbalance
+
+    @property
+    def imbalance(self) -> str:
+        """What the account does not add up to, in one sentence; empty when it does."""
+        return imbalance(self.ledger.get("lost"), self.ledger.get("trained_twice"))
 
     def text(self, *, rollouter_wait_share: float | None = None, cores: Cores | None = None) -> str:
         """Word the report.
@@ -40,12 +46,16 @@ class Summary:
             rollouter_wait_share: share of its time that the average rollouter waited; None when unknown.
             cores: who computed on this machine; None when unknown.
         """
-        lines = ["", "Result", *self._learnt(), "", "Ledger", *self._accounts(), "", *self._balance()]
+        lines = ["", "Result", *self._learnt(), "", "Ledger", *self.ledger_lines()]
         wait_share = self.figures.get("wait_share")
         advice = advise(trainer_wait_share=wait_share, rollouter_wait_share=rollouter_wait_share, cores=cores)
         lines += ["", advice, ""]
         lines += self._where()
         return "\n".join(lines) + "\n"
+
+    def ledger_lines(self) -> list[str]:
+        """Both tables and the two numbers that must be 0."""
+        return [*self._accounts(), "", *self._balance()]
 
     def _learnt(self) -> list[str]:
         """Pass rate, speed and age."""
@@ -96,7 +106,7 @@ class Summary:
     def _balance(self) -> list[str]:
         """The two numbers that must be 0."""
         lines = [f"lost = {self.ledger.get('lost')}", f"trained twice = {self.ledger.get('trained_twice')}"]
-        return lines if self.balanced else [*lines, "The ledger does not balance; this is a defect, please report it."]
+        return lines if self.balanced else [*lines, f"{self.imbalance[0].upper()}{self.imbalance[1:]}."]
 
     def _where(self) -> list[str]:
         """Where things are."""
@@ -105,6 +115,39 @@ class Summary:
         if final.is_dir():
             lines.append(f'load the model: AutoModelForCausalLM.from_pretrained("{final}")')
         return lines
+
+
+def imbalance(lost: int | None, trained_twice: int | None) -> str:
+    """Say that an account does not add up; empty when it does.
+
+    Args:
+        lost: tasks and trajectories that no column accounts for; None when the account does not say.
+        trained_twice: trajectories in two committed batches; None when the account does not say.
+    """
+    if lost == 0 and trained_twice == 0:
+        return ""
+    return (
+        f"the ledger does not balance (lost {lost}, trained twice {trained_twice}); this is a defect, please report it"
+    )
+
+
+def last_words(run_directory: Path) -> str:
+    """What a run that has not finished left: its newest step, and the account if there is one; empty when nothing."""
+    lines = []
+    step = newest_metrics(run_directory)
+    if step:
+        lines.append(
+            f"step {step.get('step')}, version {step.get('version')}: reward {_number(step.get('reward_mean'))}, "
+            f"pass@1 {100 * step.get('pass_rate', 0.0):.1f} %, staleness {step.get('staleness_mean', 0.0):.1f} "
+            f"(max {step.get('staleness_max')}), {step.get('tokens_per_second', 0.0):,.0f} tokens/s"
+        )
+    try:
+        ledger = json.loads((run_directory / "ledger.json").read_text(encoding="utf-8"))
+        summary = Summary(run_directory=run_directory, figures={}, ledger=ledger)
+        lines += ["", "Ledger", *summary.ledger_lines()]
+    except (OSError, ValueError):
+        lines += ["no ledger.json: the queue keeps the account, and a resumed run goes on with it"]
+    return "\n".join(lines) + "\n"
 
 
 def read_summary(run_directory: Path) -> Summary | None:

@@ -1,6 +1,7 @@
 """Finished members on their way to the queue: bounded, batched, and patient while the queue is away.
 
-    consumes      add(): waits while the bound is reached, so attempts wait and no new member is leased
+    consumes      add(): waits while the bound is reached, so attempts wait and no new member is leased; nor is one
+                  while too many bytes wait
     waits for     the queue service; a put is idempotent, so it is repeated until it is answered
     unblocked by  the queue's return
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from services.rollouter.ports import TaskQueue
 
 _MAX_BATCH = 64
+_MAX_BATCH_BYTES = 16 * 1024 * 1024
+_MAX_WAITING_BYTES = 256 * 1024 * 1024
 _UNKNOWN_RUN_SECONDS = 60.0
 
 _log = structlog.get_logger("headrace.rollouter")
@@ -42,6 +45,14 @@ class Finished:
     """What came of it."""
     ready_time: float
     """When it was ready, seconds since the epoch."""
+
+    @property
+    def num_bytes(self) -> int:
+        """About the size of the result on the wire."""
+        if isinstance(self.result, FailedMember):
+            return len(self.result.failure.message)
+        rows = sum(row.token_ids.nbytes + row.logprobs.nbytes + row.loss_mask.nbytes for row in self.result.rows)
+        return rows + len(self.result.completion)
 
 
 class Outbox:
@@ -75,23 +86,37 @@ class Outbox:
         self._records: asyncio.Queue[Finished] = asyncio.Queue(max_records)
         self._pause = pause
         self._on_settled = on_settled
+        self.num_bytes = 0
+        """Size of the results that wait or are on their way."""
         self.num_accepted = 0
         """Trajectories that the queue took since the start."""
 
     async def add(self, record: Finished) -> None:
         """Hand over a result; waits while too many are waiting."""
         await self._records.put(record)
+        self.num_bytes += record.num_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many bytes wait that no more work should be begun."""
+        return self.num_bytes >= _MAX_WAITING_BYTES
 
     async def run(self) -> None:
         """Put what comes until cancelled."""
         while True:
             batch = [await self._records.get()]
-            while len(batch) < _MAX_BATCH and not self._records.empty():
+            # A call of more bytes than a message may have would be refused for ever.
+            while (
+                len(batch) < _MAX_BATCH
+                and sum(record.num_bytes for record in batch) < _MAX_BATCH_BYTES
+                and not self._records.empty()
+            ):
                 batch.append(self._records.get_nowait())
             if not await self._put(batch):
                 for record in batch:
                     if len(batch) == 1 or not await self._put([record]):
                         await self._put_refused(record)
+            self.num_bytes -= sum(record.num_bytes for record in batch)
 
     async def _put(self, batch: list[Finished]) -> bool:
         """Put until there is an answer; returns False when the queue will never take it."""

@@ -210,7 +210,7 @@ class Worker:
         """Members that may be leased now: free slots, as long as not too many wait for scores or the queue."""
         num_generating = self.num_generating
         num_finishing = len(self._held) - num_generating
-        if num_finishing >= self._settings.max_finishing:
+        if num_finishing >= self._settings.max_finishing or self._outbox.is_full:
             return 0
         return max(0, self._engine.max_slots - num_generating)
 

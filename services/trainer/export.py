@@ -5,8 +5,10 @@ Owns the folder's completeness: it appears as a whole, by a rename, or not at al
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_LOCK_FILE = "lock"
 
 
 def export_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -34,9 +39,11 @@ def export_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fol
 
 
 def remove_debris(folder: Path) -> None:
-    """Remove what a kill in the middle of `replace_folder` left beside a folder that only one process writes."""
+    """Remove what a kill in the middle of `replace_folder` left beside a folder; what is being written stays."""
     for debris in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(debris, ignore_errors=True)
+        with suppress(OSError), (debris / _LOCK_FILE).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(debris, ignore_errors=True)
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None], *, keep_existing: bool = False) -> None:
@@ -49,14 +56,17 @@ def replace_folder(folder: Path, write: Callable[[Path], None], *, keep_existing
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        new = staging / "new"
-        new.mkdir()
-        write(new)
-        if folder.exists():
-            if keep_existing:
-                return
-            folder.rename(staging / "old")
-        new.rename(folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    # Held while it is written, so that others can tell a writer from what a kill left.
+    with (staging / _LOCK_FILE).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            new = staging / "new"
+            new.mkdir()
+            write(new)
+            if folder.exists():
+                if keep_existing:
+                    return
+                folder.rename(staging / "old")
+            new.rename(folder)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)

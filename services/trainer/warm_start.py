@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from services.common.errors import ConfigError
 from services.common.model_folder import check_model_folder, load_model_folder
-from services.trainer.export import replace_folder
+from services.trainer.export import remove_debris, replace_folder
 from services.trainer.schedule import learning_rate_at
 from services.trainer.tiny_model import TinyModelShape, build_tiny_model
 
@@ -151,6 +151,7 @@ def prepare_warm_start(
         loaded.model.save_pretrained(target)
         (target / "warm_start.json").write_text(json.dumps(measured))
 
+    remove_debris(folder)
     replace_folder(folder, write, keep_existing=True)
     return WarmStartResult(
         folder=folder, pass_rate=measured["pass_rate"], steps=int(measured["steps"]), was_cached=False

@@ -161,8 +161,8 @@ class TransformersEngine:
         if len(self._held) >= self.max_slots + MAX_WAITING:
             raise OverloadedError(f"{len(self._held)} of {self.max_slots + MAX_WAITING} requests are held; retry later")
         assert self._decode_loop is not None, "a loaded model has a decode loop"
-        # Bounded by the request's own tokens.
-        inbox: asyncio.Queue[TokenChunk | HeadraceError] = asyncio.Queue()
+        # Every chunk has a token of its own, and one error may follow.
+        inbox: asyncio.Queue[TokenChunk | HeadraceError] = asyncio.Queue(request.sampling.max_new_tokens + 1)
         ended = False
         self._held.add(request.request_id)
         try:

@@ -59,7 +59,9 @@ def test_a_dry_run_prints_what_a_run_would_use(tmp_path, capsys):
     path = tmp_path / "good.toml"
     path.write_text(_TOML)
     assert main(["run", str(path), "--dry-run", "--trainer.total_steps", "7"]) == 0
-    assert "total_steps = 7" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "total_steps = 7" in said
+    assert 'name = "good-1"' in said
 
 
 def test_status_takes_no_configuration_flags(tmp_path, capsys):

@@ -1,6 +1,7 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from services.common.errors import InvalidInputError, UnavailableError
 from services.common.types import FailedMember, FailureReason
@@ -80,3 +81,20 @@ async def test_a_record_without_a_wire_form_is_refused_alone():
         await outbox.add(make_finished())
         await eventually(lambda: settled)
     assert isinstance(queue.put[settled[0]], FailedMember)
+
+
+async def test_calls_are_bounded_by_bytes_and_what_waits_is_known():
+    queue, settled = FakeQueue(), []
+    queue.errors = [UnavailableError("away")]
+    large = "x" * (9 * 1024 * 1024)
+    async with running(queue, settled, max_records=64) as outbox:
+        for member in range(32):
+            record = make_finished(member)
+            await outbox.add(replace(record, result=replace(record.result, completion=large)))
+        assert outbox.num_bytes >= 32 * len(large)
+        assert outbox.is_full
+        queue.errors = []
+        await eventually(lambda: len(settled) == 32)
+        await eventually(lambda: outbox.num_bytes == 0)
+        assert not outbox.is_full
+    assert max(queue.put_calls) == 2

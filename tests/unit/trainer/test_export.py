@@ -63,3 +63,17 @@ def test_a_cache_keeps_what_another_writer_put_there_first(tmp_path):
 
     replace_folder(folder, lose_the_race, keep_existing=True)
     assert [path.name for path in folder.iterdir()] == ["first"]
+
+
+def test_debris_of_a_killed_writer_is_removed_and_a_living_one_is_left_alone(tmp_path):
+    dead = tmp_path / ".model.dead"
+    dead.mkdir()
+    (dead / "lock").touch()
+
+    def write(target):
+        remove_debris(tmp_path / "model")
+        (target / "weights").write_text("whole")
+
+    replace_folder(tmp_path / "model", write)
+    assert (tmp_path / "model" / "weights").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
