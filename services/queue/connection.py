@@ -12,6 +12,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
 from redis import exceptions as redis_errors
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -34,6 +35,8 @@ _WANTED_POLICY = "noeviction"
 # Written before the script that takes it; what no script takes goes away by itself.
 _UNTAKEN_SECONDS = 600
 _AWAY = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.ReadOnlyError, OSError)
+
+_log = structlog.get_logger("headrace.queue")
 
 Argument = str | int | float | bytes
 """What a script takes."""
@@ -71,10 +74,11 @@ class RedisConnection:
         settings = pool.connection_kwargs
         self.where = str(settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}")
         self._redis = Redis(connection_pool=pool)
+        self._warned = False
         self._rounds = Rounds(pool, round_seconds=_ANSWER_SECONDS)
 
     async def check(self) -> None:
-        """Make sure that the server answers and will not throw data away.
+        """Make sure that the server answers and will not throw data away; warns of one that keeps nothing on disk.
 
         Raises:
             UnavailableError: it does not answer.
@@ -83,6 +87,7 @@ class RedisConnection:
         try:
             async with self._asking():
                 memory = await self._redis.info("memory")
+                persistence = await self._redis.info("persistence")
         except UnavailableError as error:
             if isinstance(error.__cause__, redis_errors.AuthenticationError):
                 # Waiting does not help as it does for a server that is away.
@@ -93,6 +98,12 @@ class RedisConnection:
             raise ConfigError(
                 f"Redis at {self.where} has maxmemory-policy {policy!r} and may evict tasks and trajectories; "
                 f"set it to {_WANTED_POLICY}"
+            )
+        if persistence.get("aof_enabled") == 0 and not self._warned:
+            self._warned = True
+            _log.warning(
+                f"Redis at {self.where} has appendonly no, so its death loses every run that it holds, and trainers "
+                "repeat what they had in flight; set appendonly to yes"
             )
 
     async def run(self, script: str, key: str, *args: Argument, before: Mapping[str, bytes] | None = None) -> list[Any]:

@@ -25,7 +25,7 @@ from services.rollouter.engine.transformers_engine import TransformersEngine
 from services.rollouter.server import serve as serve_rollouter
 from services.trainer.advantage import grpo_advantages
 from services.trainer.backend.local import LocalBackend
-from services.trainer.backend.port import TrainingRow
+from services.trainer.backend.port import StepMetrics, TrainingRow
 from services.trainer.config import service_config as trainer_config
 from services.trainer.dataset import load_data
 from services.trainer.model_source import resolve_model
@@ -53,7 +53,7 @@ def redis_url(tmp_path_factory):
         yield url
 
 
-def make_config(folder: Path, name: str, **addresses: str) -> RunConfig:
+def make_config(folder: Path, name: str, *, size: int = 40, **addresses: str) -> RunConfig:
     sections = {key: {"address": address} for key, address in addresses.items()}
     scorer = "python:tests.integration.test_sync_equality:score"
     return RunConfig.model_validate(
@@ -68,7 +68,7 @@ def make_config(folder: Path, name: str, **addresses: str) -> RunConfig:
             },
             "data": {
                 "source": "reasoning_gym:chain_sum",
-                "size": 40,
+                "size": size,
                 "args": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
             },
             "rollout": {"group_size": MEMBERS, "max_new_tokens": 8},
@@ -90,15 +90,16 @@ def make_config(folder: Path, name: str, **addresses: str) -> RunConfig:
     )
 
 
-async def plain_loop(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
-    """Generate, score, step; five times."""
+async def plain_loop(config: RunConfig, folder: Path) -> tuple[LocalBackend, list[StepMetrics]]:
+    """Generate, score, step, as often as the configuration says; returns what learnt, and the metrics of each step."""
     data = load_data(config, folder=folder)
     tasks = training_tasks(config, data)
     model = resolve_model(config, data, progress=lambda _: None)
     backend = await asyncio.to_thread(LocalBackend, model, learner_settings(config))
     engine = TransformersEngine(config.engine, config.model.model_copy(update={"path": str(model), "build": ""}))
     await engine.start()
-    for step in range(STEPS):
+    metrics = []
+    for step in range(config.trainer.total_steps):
         # Weights always reach an engine by adoption; those of a file may lie otherwise in memory and round otherwise.
         await engine.adopt(step, "", backend.snapshot().tensors, keep_running=False)
         rows = []
@@ -118,9 +119,9 @@ async def plain_loop(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]
             rows += [
                 TrainingRow(row=row, advantage=advantage) for (row, _), advantage in zip(group, advantages, strict=True)
             ]
-        await asyncio.to_thread(backend.step, rows)
+        metrics.append(await asyncio.to_thread(backend.step, rows))
     await engine.stop()
-    return backend.snapshot().tensors
+    return backend, metrics
 
 
 async def started(group, serve, *arguments, **options) -> str:
@@ -167,7 +168,8 @@ async def test_synchronous_mode_gives_the_weights_of_a_plain_loop_bit_for_bit(fo
     config = await run_services(folder, redis_url, name=f"sync-{replicas}", replicas=replicas)
     trained = load_file(folder / config.run.name / "final" / "model.safetensors")
 
-    plain = await plain_loop(make_config(folder, "plain"), folder)
+    backend, _ = await plain_loop(make_config(folder, "plain"), folder)
+    plain = backend.snapshot().tensors
 
     start = load_file(Path(config.model.path) / "model.safetensors")
     assert not all(torch.equal(start[name], plain[name]) for name in plain), "the loop learnt nothing"

@@ -152,7 +152,7 @@ class TrainerSection(Section):
     threads: int = Field(default=1, ge=0)
     """Compute threads; 0 leaves the choice to torch."""
     checkpoint_every: int = Field(default=10, ge=1)
-    """Steps between two checkpoints; consumption is committed with them."""
+    """Steps between two checkpoints, rounded up to the next policy version; consumption is committed with them."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""
     keep_versions: int = Field(default=2, ge=1, le=16)

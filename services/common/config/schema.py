@@ -22,6 +22,9 @@ from services.common.config.serving import (
     TelemetrySection,
 )
 
+MAX_UNCOMMITTED_GROUPS = 100_000
+"""Groups between two commits: what one commit may name, and how far back the queue knows what was trained on."""
+
 
 class RunConfig(Section):
     """Everything a run needs to know; one file holds it."""
@@ -62,6 +65,25 @@ class RunConfig(Section):
                 f"{self.rollout.group_size}; a group never has more members than its size"
             )
         return self
+
+    @model_validator(mode="after")
+    def _groups_between_commits(self) -> RunConfig:
+        """What is trained on and not committed stays in the queue, whatever bounds the queue otherwise."""
+        if self.uncommitted_groups > MAX_UNCOMMITTED_GROUPS:
+            raise ValueError(
+                f"trainer.checkpoint_every is {self.trainer.checkpoint_every} steps of trainer.groups_per_step = "
+                f"{self.trainer.groups_per_step} groups; with async.updates_per_version = "
+                f"{self.async_.updates_per_version} that leaves {self.uncommitted_groups} groups between two commits, "
+                f"and the queue keeps at most {MAX_UNCOMMITTED_GROUPS}: lower trainer.checkpoint_every"
+            )
+        return self
+
+    @property
+    def uncommitted_groups(self) -> int:
+        """Groups that are trained on between two commits: checkpoints are due at versions only."""
+        updates = self.async_.updates_per_version
+        steps = -(-self.trainer.checkpoint_every // updates) * updates
+        return min(steps, self.trainer.total_steps) * self.trainer.groups_per_step
 
     @property
     def groups_per_version(self) -> int:

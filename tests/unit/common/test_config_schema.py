@@ -55,3 +55,22 @@ def test_the_queue_bound_follows_from_staleness_and_batch():
     assert config.groups_per_version == 12
     assert config.max_queue_size == 36
     assert _config(queue={"max_queue_size": 5}).max_queue_size == 5
+
+
+@pytest.mark.parametrize(
+    ("trainer", "updates", "groups"),
+    [
+        ({"checkpoint_every": 10, "groups_per_step": 16}, 1, 160),
+        ({"checkpoint_every": 10, "groups_per_step": 16}, 4, 192),
+        ({"checkpoint_every": 10, "groups_per_step": 16, "total_steps": 5}, 1, 80),
+    ],
+)
+def test_groups_between_two_commits_are_counted_up_to_the_next_version(trainer, updates, groups):
+    config = _config(trainer=trainer, **{"async": {"updates_per_version": updates}})
+
+    assert config.uncommitted_groups == groups
+
+
+def test_more_groups_between_two_commits_than_the_queue_keeps_are_refused():
+    with pytest.raises(ValidationError, match="leaves 100001 groups between two commits, and the queue keeps at most"):
+        _config(trainer={"checkpoint_every": 100_001, "groups_per_step": 1, "total_steps": 10**6})

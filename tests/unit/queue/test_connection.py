@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.common.errors import ConfigError, InternalError, OverloadedError, UnavailableError
 from services.queue.connection import RedisConnection
@@ -114,3 +115,13 @@ async def test_a_cancellation_is_never_swallowed(connection, driver):
         task.cancel()
         done, _ = await asyncio.wait([task], timeout=2.0)
         assert done == {task}
+
+
+@pytest.mark.parametrize(("appendonly", "num_warnings"), [("no", 1), ("yes", 0)])
+async def test_a_server_that_keeps_nothing_on_disk_is_named_once(tmp_path, appendonly, num_warnings):
+    with running_server(tmp_path, "--appendonly", appendonly) as url, capture_logs() as logs:
+        connection = RedisConnection(url)
+        await connection.check()
+        await connection.check()
+        await connection.close()
+    assert len([entry for entry in logs if "appendonly no" in entry["event"]]) == num_warnings

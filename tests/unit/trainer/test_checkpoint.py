@@ -1,9 +1,12 @@
 import json
+import resource
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 
+from services.common.errors import FencedError, StorageError
 from services.common.types import DropReason, GroupOutcome, GroupResult, TaskId
 from services.trainer import checkpoint
 from services.trainer.backend.port import BackendState
@@ -142,3 +145,79 @@ def test_a_checkpoint_of_another_format_is_skipped(tmp_path):
     (folder / "manifest.json").write_text(json.dumps({"files": described}))
 
     assert store.newest() is None
+
+
+@contextmanager
+def full_disk(num_bytes):
+    """Let no file grow beyond a few bytes: a write fails in the middle, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("num_bytes", [16, 300])
+def test_a_full_disk_leaves_the_checkpoint_before_and_says_what_to_do(tmp_path, num_bytes):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(backend_state(), at_step(5), check=never)
+
+    with (
+        full_disk(num_bytes),
+        pytest.raises(StorageError, match=r"checkpoint of step 10 cannot be written .* make room"),
+    ):
+        store.save(backend_state(), at_step(10), check=never)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000005-epoch-5"]
+    assert store.newest().run.step == 5
+    store.save(backend_state(), at_step(10), check=never)
+    assert store.newest().run.step == 10
+
+
+@pytest.mark.parametrize("num_checks", [0, 1])
+def test_a_trainer_that_was_replaced_while_it_wrote_leaves_nothing_behind(tmp_path, num_checks):
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(backend_state(), at_step(5), check=never)
+    checks = [None] * num_checks
+
+    def check():
+        if not checks:
+            raise FencedError("replaced")
+        checks.pop()
+
+    with pytest.raises(FencedError):
+        store.save(backend_state(), at_step(10), check=check)
+
+    store.remove_debris(epoch=6)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000005-epoch-5"]
+
+
+def test_a_successor_takes_away_what_its_predecessor_is_writing(tmp_path):
+    store, successor = CheckpointStore(tmp_path, keep=2), CheckpointStore(tmp_path, keep=2)
+    asked = []
+
+    def check():
+        asked.append(1)
+        if len(asked) == 2:
+            # The successor begins between the last look and the rename.
+            successor.remove_debris(epoch=6)
+        if len(asked) == 3:
+            raise FencedError("replaced")
+
+    with pytest.raises(FencedError):
+        store.save(backend_state(), at_step(10), check=check)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_skipped_is_told(tmp_path):
+    store = CheckpointStore(tmp_path, keep=3)
+    store.save(backend_state(), at_step(5), check=never)
+    cut_tensors(store.save(backend_state(), at_step(10), check=never))
+    (tmp_path / "step-00000015-epoch-5").mkdir()
+
+    assert store.newest().run.step == 5
+
+    assert [text.split(":")[0] for text in store.damaged] == ["step-00000015-epoch-5", "step-00000010-epoch-5"]
+    assert "tensors.safetensors does not match its digest" in store.damaged[1]

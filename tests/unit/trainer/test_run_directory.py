@@ -1,5 +1,10 @@
+import errno
 import json
+import os
 
+import pytest
+
+from services.common.errors import FencedError, StorageError
 from services.trainer.run_directory import RunDirectory, read_lines, write_durably
 from tests.unit.trainer.fakes import make_config
 
@@ -22,13 +27,13 @@ def test_the_last_line_of_a_step_in_its_largest_epoch_counts(tmp_path):
 
 def test_half_a_line_is_left_out_and_nothing_is_glued_to_it(tmp_path):
     run = RunDirectory(tmp_path)
-    run.append_validation({"step": 0})
+    run.append_validation({"step": 0, "epoch": 1})
     with (tmp_path / "validation.jsonl").open("a") as file:
         file.write('{"step": 1, "pa')
 
-    run.append_validation({"step": 2})
+    run.append_validation({"step": 2, "epoch": 1})
 
-    assert run.validations() == [{"step": 0}, {"step": 2}]
+    assert run.validations() == [{"step": 0, "epoch": 1}, {"step": 2, "epoch": 1}]
 
 
 def test_a_line_goes_after_the_end_of_an_empty_file(tmp_path):
@@ -48,3 +53,39 @@ def test_single_files_are_replaced_as_a_whole(tmp_path):
     assert json.loads((tmp_path / "ledger.json").read_text()) == {"lost": 1}
     assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 3}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.json", "summary.json"]
+
+
+def test_the_final_model_is_replaced_as_a_whole_and_only_by_the_owner(tmp_path):
+    run = RunDirectory(tmp_path)
+
+    def export(text):
+        return lambda folder: (folder / "model").write_text(text)
+
+    def replaced():
+        raise FencedError("replaced")
+
+    run.replace_final(export("first"), check=lambda: None)
+    with pytest.raises(FencedError):
+        run.replace_final(export("second"), check=replaced)
+
+    assert (run.final / "model").read_text() == "first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["final"]
+
+
+def test_a_full_disk_leaves_the_final_model_and_says_what_to_do(tmp_path):
+    run = RunDirectory(tmp_path)
+
+    def full(folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(StorageError, match=r"No space left on device.*make room"):
+        run.replace_final(full, check=lambda: None)
+
+
+def test_a_measurement_of_a_trainer_that_was_replaced_does_not_count(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.append_validation({"step": 6, "epoch": 2, "pass_rate": 0.5})
+    run.append_validation({"step": 6, "epoch": 1, "pass_rate": 0.1})
+    run.append_validation({"step": 0, "epoch": 1, "pass_rate": 0.2})
+
+    assert [(entry["step"], entry["pass_rate"]) for entry in run.validations()] == [(0, 0.2), (6, 0.5)]
