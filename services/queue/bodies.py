@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
     from services.queue.connection import RedisConnection
 
-_MAX_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
+# What the interpreter needs for a kept body beside its bytes and its key's: many bodies are smaller than that.
+_ENTRY_BYTES = 200
 
 
 class Bodies:
-    """Reads bodies and keeps the newest, up to a bound in bytes."""
+    """Reads bodies and keeps the newest, up to a bound of memory."""
 
     def __init__(self, redis: RedisConnection, *, max_bytes: int = _MAX_BYTES) -> None:
         """Use the connection; start with nothing kept."""
@@ -71,7 +73,12 @@ class Bodies:
         if key in self._kept:
             return
         self._kept[key] = body
-        self._num_bytes += len(body)
+        self._num_bytes += _size(key, body)
         while self._num_bytes > self._max_bytes:
             oldest = next(iter(self._kept))
-            self._num_bytes -= len(self._kept.pop(oldest))
+            self._num_bytes -= _size(oldest, self._kept.pop(oldest))
+
+
+def _size(key: str, body: bytes) -> int:
+    """Return the memory that a kept body takes."""
+    return _ENTRY_BYTES + len(key) + len(body)

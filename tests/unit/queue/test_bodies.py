@@ -15,7 +15,7 @@ async def test_bodies_are_read_once_and_the_oldest_leave_at_the_bound(redis_url)
     names = [f"body-{uuid.uuid4().hex}" for _ in range(3)]
     for name in names:
         await connection._redis.set(name, bytes(40))
-    bodies = Bodies(connection, max_bytes=100)
+    bodies = Bodies(connection, max_bytes=600)
     assert await bodies.read([names[0], names[0], "nothing"]) == {names[0]: bytes(40)}
     await connection._redis.delete(names[0])
     assert set(await bodies.read(names[:2])) == set(names[:2])
