@@ -50,7 +50,8 @@ def action(times=1, **arguments):
 
 def actions_of(kind):
     """A strategy for (name, arguments) of the actions of a class."""
-    marked = [(name, *function.action) for name, function in vars_of(kind) if hasattr(function, "action")]
+    functions = [(name, getattr(kind, name)) for name in sorted(dir(kind))]
+    marked = [(name, *function.action) for name, function in functions if hasattr(function, "action")]
     choices = [
         # A new strategy each time, since equal ones count once.
         st.tuples(st.just(name), st.fixed_dictionaries(arguments))
@@ -58,10 +59,6 @@ def actions_of(kind):
         for _ in range(times)
     ]
     return st.one_of(choices)
-
-
-def vars_of(kind):
-    return [(name, getattr(kind, name)) for name in sorted(dir(kind))]
 
 
 @dataclass
@@ -98,8 +95,6 @@ class Trainer:
 
 
 class Story(RuleBasedStateMachine):
-    """Subclasses say which queue: `make_port(redis_url, run_id)`, and the server under it."""
-
     """Subclasses say which queue: `make_port(redis_url, run_id)`, and the server under it."""
 
     redis_url = ""

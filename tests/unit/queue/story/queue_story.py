@@ -30,13 +30,20 @@ DOCUMENTED = ("ended", "consumed", "lapsed", "dead", "state", "batch", "ledger")
 class Actions(TrainerRules, RollouterRules):
     """Everything that may happen."""
 
-    @action(times=4, num_groups=st.integers(1, 3), column=st.sampled_from(["consumed", "consumed", "filtered"]))
-    def train(self, num_groups, column):
-        """What a healthy trainer does all day."""
-        self.feed(num_groups, ends=False)
+    @action(
+        times=6,
+        num_groups=st.integers(1, 3),
+        column=st.sampled_from(["consumed", "consumed", "filtered"]),
+        publishes=st.booleans(),
+    )
+    def train(self, num_groups, column, publishes):
+        """What a healthy trainer does all day; there may be several updates to a version."""
+        self.feed(num_groups + 1, ends=False)
         self.work(12, 0)
         self.take(num_groups)
         self.use(column)
+        if publishes:
+            self.register()
         self.commit(arrives=True)
 
     # Fate.
@@ -126,6 +133,7 @@ class Actions(TrainerRules, RollouterRules):
         self.cut = None
         self.take_over()
         if self.ends_early:
+            self.feed(3, ends=False)
             self.lease(1, 0)
         else:
             self.drain()

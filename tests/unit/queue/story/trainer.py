@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from itertools import count, islice
 
 from hypothesis import strategies as st
 
@@ -22,8 +23,8 @@ class TrainerRules(Calls):
     def feed(self, number, ends):
         self.heal()
         trainer = self.trainer
-        offered = [at for at in range(trainer.cursor, trainer.cursor + number) if at not in trainer.ended]
-        self.offer(offered, ends=ends)
+        still_open = (at for at in count(trainer.cursor) if at not in trainer.ended)
+        self.offer(list(islice(still_open, number)), ends=ends)
 
     def offer(self, offered, *, ends):
         trainer = self.trainer
