@@ -36,8 +36,9 @@ def status_of(answer: list[Any], run_id: RunId) -> str:
     if status == "format":
         known, ours = text(answer[1]) or "none", text(answer[2])
         raise StateFormatError(
-            f"run {run_id!r} is kept in state format {known} and this queue reads format {ours}; finish it with the "
-            "version of Headrace that began it, or delete it with headrace delete RUN --force and begin it anew",
+            f"run {run_id!r} is kept in state format {known} and this queue reads format {ours}; go on with the "
+            "version of Headrace that wrote it, or drop what the queue holds (headrace delete RUN --force, or the "
+            "redis folder of the run directory) and resume from the checkpoint",
             format=known,
         )
     return status

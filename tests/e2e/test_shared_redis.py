@@ -9,7 +9,7 @@ from services.queue.store import QueueStore
 from tests.e2e import system
 from tests.redis_server import running_server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NAMES = ("twin", "twin.b")
 
@@ -20,7 +20,7 @@ def test_two_runs_that_share_a_redis_neither_meet_nor_leave_anything(runs, tmp_p
         words = ("run", str(config), "--queue.redis_url", url, "--quiet", "--trainer.total_steps", "4")
         started += [system.start(*words, "--run.name", name) for name in NAMES]
         for process in started:
-            out, err = process.communicate(timeout=150)
+            out, err = process.communicate(timeout=240)
             assert process.returncode == 0, out + err
         for name in NAMES:
             ledger = json.loads((runs / name / "ledger.json").read_text())

@@ -285,6 +285,8 @@ async def test_dead_lettered_groups_are_replaced_by_later_tasks(tmp_path):
     trained = sorted(task_id for task_id, _ in queue.trained)
     assert trained == sorted(set(ids(13)) - {TaskId("00000003")})
     assert trainer.backend.steps_done == 6
+    (letter,) = json.loads((trainer.directory.root / "ledger.json").read_text())["dead_letters"]
+    assert (letter["task_id"], letter["reasons"]) == ("00000003", ["reward_error", "reward_error"])
 
 
 async def test_the_end_of_data_ends_the_run_with_a_smaller_last_step(tmp_path):
