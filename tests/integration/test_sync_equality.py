@@ -128,7 +128,7 @@ async def started(group, serve, *arguments, **options) -> str:
     """Start a service in `group` and wait until it listens; returns its address."""
     bound = asyncio.get_running_loop().create_future()
     group.create_task(serve(*arguments, on_bound=bound.set_result, handle_signals=False, **options))
-    return await asyncio.wait_for(bound, 30)
+    return await asyncio.wait_for(bound, 90)
 
 
 @asynccontextmanager

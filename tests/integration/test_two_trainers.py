@@ -69,7 +69,9 @@ def fall_asleep(trainer, *, where):
 
 
 def files_of(root):
-    return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    """Every file of a run, but for what is being written."""
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if not path.relative_to(root).parts[0].startswith(".")}
 
 
 @pytest.mark.parametrize("store", ["kept", "wiped"])
