@@ -36,6 +36,7 @@ GROUP_SIZE = 8
 SLOTS = (1, 8)
 GROUPS_PER_BATCH = 16
 KILOBYTE = 1024
+MAX_SECONDS = 1800.0
 SIZES = {"4KB": 4 * KILOBYTE, "64KB": 64 * KILOBYTE, "1MB": 1024 * KILOBYTE}
 MAX_ROUND_BYTES = 192 * 1024 * KILOBYTE
 APPEND_ONLY = {
@@ -237,7 +238,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs")
     quick = parser.parse_args().quick
     with tempfile.TemporaryDirectory() as name:
-        figures = asyncio.run(measure(Path(name), quick=quick))
+        figures = asyncio.run(asyncio.wait_for(measure(Path(name), quick=quick), MAX_SECONDS))
     medians = list(figures["lease_ms"].values())
     figures["grpc_to_redis"] = figures["payloads"]["64KB"]["slots_1"]["grpc_to_redis"]
     figures["lease_slowdown"] = round(max(medians) / medians[0], 3)
