@@ -367,3 +367,22 @@ async def test_what_ended_a_task_beside_the_loop_ends_the_loop_by_its_own_class(
 
     with pytest.raises(KilledError, match="publishing broke"):
         await trainer.loop.run()
+
+
+async def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_the_one_before(tmp_path):
+    queue, config = FakeQueue(), make_config(tmp_path)
+    trainer = make_trainer(config, queue)
+    trainer.backend.fail_at = 5
+    with pytest.raises(KilledError):
+        await trainer.loop.run()
+    newest = max(trainer.directory.checkpoints.iterdir())
+    (newest / "tensors.safetensors").write_bytes(b"")
+
+    resumed = await finished(config, queue)
+
+    assert resumed.lines[0].startswith(
+        "[Trainer] skipped a damaged checkpoint, step-00000004-epoch-1: tensors.safetens"
+    )
+    assert resumed.lines[1] == "[Trainer] resumed at step 2"
+    assert resumed.backend.steps_done == 6
+    assert sorted(task_id for task_id, _ in queue.trained)[-1] == ids(12)[-1]

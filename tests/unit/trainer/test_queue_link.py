@@ -1,9 +1,13 @@
+import asyncio
+
 import pytest
 
-from services.common.errors import ConflictError, FencedError, InternalError, UnavailableError
+from services.common.errors import ConflictError, FencedError, InternalError, ReconcileRequiredError, UnavailableError
 from services.common.types import Partition
 from services.trainer.queue_link import QueueLink
+from services.trainer.versions import VersionFile
 from tests.unit.trainer.fakes import FakeQueue
+from tests.unit.trainer.test_checkpoint import STATE
 from tests.unit.trainer.test_feeding import make_feeder
 
 
@@ -79,3 +83,34 @@ async def test_a_partition_without_a_ledger_is_a_defect():
 
     with pytest.raises(InternalError, match="no ledger of partition validation"):
         await QueueLink(queue, patience_seconds=1.0).ledger(Partition.VALIDATION)
+
+
+async def test_a_lost_run_is_created_again_once_and_nothing_moves_before_it_is_reconciled(tmp_path):
+    feeder, queue, link = await make_feeder(tmp_path)
+    queue.settings, before = None, link.epoch
+
+    calls = [
+        link.ledger(Partition.TRAIN),
+        link.release(Partition.TRAIN),
+        link.register_version(1, digest="d", branch=False),
+    ]
+    await asyncio.gather(*calls)
+
+    assert link.epoch == before + 1
+    assert link.is_out_of_step
+    with pytest.raises(ReconcileRequiredError):
+        await link.lease_batch(Partition.TRAIN, num_groups=1, use_version=1, wait_seconds=0.1)
+    with pytest.raises(ReconcileRequiredError):
+        await feeder.feed()
+    await link.reconcile(STATE, policy_version=1)
+    assert not link.is_out_of_step
+
+
+async def test_a_lost_run_is_left_to_the_trainer_that_owns_the_run_directory(tmp_path):
+    _, queue, link = await make_feeder(tmp_path)
+    VersionFile(tmp_path / "version.json").claim(link.epoch + 1)
+    queue.settings = None
+
+    with pytest.raises(FencedError):
+        await link.release(Partition.TRAIN)
+    assert queue.settings is None
