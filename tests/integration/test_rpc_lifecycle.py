@@ -91,7 +91,8 @@ async def test_a_health_watch_does_not_hold_up_a_drain():
         states = aiter(watch)
         assert (await anext(states)).status == health_pb2.HealthCheckResponse.SERVING
         began = time.monotonic()
-    assert time.monotonic() - began < 2
+    # Far below the grace time, far above what a busy machine adds.
+    assert time.monotonic() - began < 10
     assert (await anext(states)).status == health_pb2.HealthCheckResponse.NOT_SERVING
     await channel.close(None)
 
@@ -102,7 +103,7 @@ async def test_an_endless_stream_is_cut_when_the_grace_time_is_over():
         ticks = aiter(stream(channel, "Forever")(b"", timeout=30))
         await anext(ticks)
         began = time.monotonic()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     with pytest.raises(UnavailableError):
         async for _ in ticks:
             pass
@@ -161,7 +162,7 @@ def test_a_drain_that_hangs_ends_with_the_grace_time(tmp_path):
     process.send_signal(signal.SIGINT)
     code, stderr = finish(process)
     assert code == 0, stderr
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert (tmp_path / "drain").read_text() == "begun"
 
 

@@ -62,7 +62,8 @@ def test_a_stuck_exporter_neither_holds_up_spans_nor_the_end():
     for _ in range(2000):
         trace.record_span(names.SPAN_TRAIN_STEP, parent=None, start_time=1, end_time=2)
     assert not telemetry.shutdown(timeout_seconds=0.2)
-    assert time.monotonic() - began < 2
+    # Far below the export's 30 s, far above what a busy machine adds.
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("kind", ["refusing", "silent"])
@@ -85,7 +86,8 @@ def test_a_dead_collector_blocks_nothing_and_the_process_stays_small(kind):
     assert recording < 1.0
     assert stopping < 2.3
     assert max_rss_kib < 120 * 1024
-    assert time.monotonic() - began < 8
+    # Start and imports of the program included; a silent collector would hold it for ever.
+    assert time.monotonic() - began < 25
 
 
 def test_an_otlp_protocol_that_is_not_built_in_is_named():
