@@ -1,11 +1,15 @@
 """Speed and memory of the queue.
 
-`payloads`: put, lease and commit of trajectories of each size through the service, a process of its own, against the
-same operations, script by script, straight from this process over redis-py at the same concurrency: 16 replicas, which
-lease for each of their slots and put what they leased, with one call for each. With one slot every member is two calls
-of its own, which is the hardest; the ratio at 64 KB of it is the one with a target. Rounds alternate, and each way
-counts its fastest, since other load on the machine only ever slows. `cpu_us` is what one trajectory costs this process,
-the service and Redis in the round that cost least; it tells more than the rate where the processes share cores.
+`payloads`: trajectories of each size through the service, a process of its own, against exactly the same operations,
+script by script, straight from this process over redis-py at the same concurrency: 16 replicas and one trainer, which
+leases whole batches and commits them. Three shapes:
+`put_lease_commit`   every member was leased before the clock starts; each is put with a call of its own, leased in a
+                     batch and committed. The ratio at 64 KB of it is the one with a target.
+`whole_cycle_1_slot` members are leased by the clock as well, one per call: two calls per trajectory.
+`whole_cycle_8_slots` replicas lease up to eight members per call and put them with one call, as a rollouter does.
+Rounds alternate, and each way counts its fastest, since other load on the machine only ever slows. `cpu_us` is what one
+trajectory costs this process, the service and Redis in the round that cost least; it tells more than the rate where the
+processes share cores.
 `lease_ms`: median time of a batch lease at growing numbers of queued groups.
 `redis_memory`: growth of Redis' used memory, connections apart, per queued trajectory and over its payload.
 `resident`: resident memory of the service at the end of many operations over that after the first tenth of them.
@@ -33,7 +37,9 @@ TARGET_MEMORY = 1.3
 TARGET_GROWTH = 1.1
 CONCURRENCY = 16
 GROUP_SIZE = 8
-SLOTS = (1, 8)
+SHAPES = {"put_lease_commit": None, "whole_cycle_1_slot": 1, "whole_cycle_8_slots": 8}
+"""Members per call of a replica; None: one, leased before the clock starts."""
+TARGET_SHAPE = "put_lease_commit"
 GROUPS_PER_BATCH = 16
 KILOBYTE = 1024
 MAX_SECONDS = 1800.0
@@ -46,12 +52,16 @@ APPEND_ONLY = {
 }
 
 
-async def move(way, num_groups, payload, *, slots):
-    """Replicas lease for their slots and put while a trainer leases and commits, until every group is through."""
+async def move(way, num_groups, payload, *, leased, slots):
+    """Replicas put what was leased before, or what they lease, while a trainer leases and commits all groups."""
 
     async def replica():
-        while members := await way.lease_members(slots):
-            await way.put(members, payload)
+        if leased is None:
+            while members := await way.lease_members(slots):
+                await way.put(members, payload)
+        else:
+            while leased:
+                await way.put([leased.pop()], payload)
 
     async def trainer():
         number, left = 0, num_groups
@@ -69,16 +79,18 @@ async def move(way, num_groups, payload, *, slots):
             tasks.create_task(replica())
 
 
-async def measure_round(system, make_way, *, num_groups, num_bytes, slots):
+async def measure_round(system, make_way, *, num_groups, num_bytes, shape):
     """One round; returns trajectories per second, and CPU microseconds per trajectory of each process."""
     run_id, epoch = await begin(system.store, num_groups)
     await feed(system.store, run_id, epoch, first=0, number=num_groups, group_size=GROUP_SIZE)
     way = make_way(system, run_id, epoch)
     await way.prepare()
     payload = os.urandom(num_bytes)
-    number = num_groups * GROUP_SIZE
+    number, slots = num_groups * GROUP_SIZE, SHAPES[shape]
+    # In the order in which they are put: from the end of the list.
+    leased = (await way.lease_members(number))[::-1] if slots is None else None
     before, started = system.cpu_seconds(), time.perf_counter()
-    await move(way, num_groups, payload, slots=slots)
+    await move(way, num_groups, payload, leased=leased, slots=slots)
     seconds = time.perf_counter() - started
     spent = [1e6 * (now - then) / number for now, then in zip(system.cpu_seconds(), before, strict=True)]
     return number / seconds, spent
@@ -90,24 +102,23 @@ def num_groups_for(num_bytes, quick):
 
 
 async def measure_payloads(system, *, quick):
-    """Compare both ways at each size, for replicas of one slot and of several."""
+    """Compare both ways at each size and in each shape."""
     figures = {}
     for label, num_bytes in SIZES.items():
-        figures[label] = {}
-        for slots in SLOTS:
-            compared = await compare(system, num_bytes=num_bytes, slots=slots, quick=quick)
-            figures[label][f"slots_{slots}"] = compared
+        figures[label] = {
+            shape: await compare(system, num_bytes=num_bytes, shape=shape, quick=quick) for shape in SHAPES
+        }
     return figures
 
 
-async def compare(system, *, num_bytes, slots, quick):
+async def compare(system, *, num_bytes, shape, quick):
     """Alternate rounds through gRPC and through Redis."""
     ways = {"grpc": ThroughGrpc, "redis": ThroughRedis}
     rounds = {name: [] for name in ways}
     num_groups = num_groups_for(num_bytes, quick)
     for _ in range(2 if quick else 6):
         for name, way in ways.items():
-            done = await measure_round(system, way, num_groups=num_groups, num_bytes=num_bytes, slots=slots)
+            done = await measure_round(system, way, num_groups=num_groups, num_bytes=num_bytes, shape=shape)
             rounds[name].append(done)
     rates = {name: max(rate for rate, _ in done) for name, done in rounds.items()}
     spent = {name: min((cpu for _, cpu in done), key=sum) for name, done in rounds.items()}
@@ -203,16 +214,12 @@ async def measure_append_only(folder, *, quick):
     """Rate through gRPC under each setting of Redis' append-only log, on the disk of the temporary folder."""
     rates = {}
     num_bytes = SIZES["64KB"]
+    load = {"num_groups": num_groups_for(num_bytes, quick), "num_bytes": num_bytes, "shape": TARGET_SHAPE}
     for name, options in APPEND_ONLY.items():
         place = folder / name
         place.mkdir()
         async with running_system(place, *options) as system:
-            rounds = [
-                await measure_round(
-                    system, ThroughGrpc, num_groups=num_groups_for(num_bytes, quick), num_bytes=num_bytes, slots=1
-                )
-                for _ in range(2 if quick else 3)
-            ]
+            rounds = [await measure_round(system, ThroughGrpc, **load) for _ in range(2 if quick else 3)]
         rates[name] = round(max(rate for rate, _ in rounds), 1)
     return rates
 
@@ -241,7 +248,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         figures = asyncio.run(asyncio.wait_for(measure(Path(name), quick=quick), MAX_SECONDS))
     medians = list(figures["lease_ms"].values())
-    figures["grpc_to_redis"] = figures["payloads"]["64KB"]["slots_1"]["grpc_to_redis"]
+    figures["grpc_to_redis"] = figures["payloads"]["64KB"][TARGET_SHAPE]["grpc_to_redis"]
     figures["lease_slowdown"] = round(max(medians) / min(medians), 3)
     figures["memory_to_payload"] = figures["redis_memory"]["64KB"]["to_payload"]
     figures["resident_growth"] = figures["resident"]["growth"]
