@@ -25,7 +25,7 @@ REPLICA = ReplicaId("replica-a")
 SETTINGS = st.builds(
     RunSettings,
     max_staleness=st.integers(0, 2),
-    groups_per_version=st.integers(1, 3),
+    groups_per_version=st.integers(1, 4),
     on_stale=st.sampled_from(OnStale),
     max_member_issues=st.integers(1, 3),
     lease_seconds=st.just(3000.0),

@@ -46,6 +46,15 @@ class Actions(TrainerRules, RollouterRules):
             self.register()
         self.commit(arrives=True)
 
+    @action(times=4, num_groups=st.integers(1, 3), small=st.booleans(), again=st.booleans(), after_work=st.booleans())
+    def collect(self, num_groups, small, again, after_work):
+        """Lease groups and keep them for now."""
+        if after_work:
+            self.feed(num_groups + 1, ends=False)
+            self.work(12, 0)
+        self.heal()
+        self.take(num_groups, max_bytes=700 if small else 0, again=again)
+
     # Fate.
 
     @action(seconds=st.floats(0.0, 0.003))

@@ -74,11 +74,6 @@ class TrainerRules(Calls):
         if version >= 0 and (older or self.model.digest):
             assert self.tell_version(version, digest="other") == ("INVALID_INPUT" if older else "CONFLICT")
 
-    @action(times=2, num_groups=st.integers(1, 3), small=st.booleans(), again=st.booleans())
-    def collect(self, num_groups, small, again):
-        self.heal()
-        self.take(num_groups, max_bytes=700 if small else 0, again=again)
-
     def take(self, num_groups, **options):
         """Lease groups, as a trainer that looks at what it gets; returns how many."""
         trainer = self.trainer
