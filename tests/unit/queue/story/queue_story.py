@@ -20,6 +20,7 @@ from hypothesis.stateful import invariant, rule
 from services.common.types import Partition
 from tests.unit.queue.model import Model
 from tests.unit.queue.story.base import KEPT_STATES, TRAIN, action, actions_of
+from tests.unit.queue.story.calls import OUTCOMES
 from tests.unit.queue.story.rollouter import RollouterRules
 from tests.unit.queue.story.trainer import TrainerRules
 
@@ -70,9 +71,30 @@ class Actions(TrainerRules, RollouterRules):
         elif what == "wiped":
             self.do(self.restore({}))
             self.lose(Model(self.settings))
-        elif self.kept:
+        else:
+            self.roll_back()
+
+    def roll_back(self):
+        """The store comes back as it was at the newest copy."""
+        if self.kept:
             self.do(self.restore(self.kept[0]))
             self.lose(deepcopy(self.kept[1]))
+
+    @action(times=2, column=st.sampled_from(list(OUTCOMES)), publishes=st.booleans(), arrives=st.booleans())
+    def lose_a_day(self, column, publishes, arrives):
+        """The store forgets what was done since a copy; the trainer has used groups of that time, and commits them."""
+        self.feed(1, ends=False)
+        self.work(12, 0)
+        self.keep_state()
+        self.feed(2, ends=False)
+        if publishes:
+            # What is too old then is issued again, as an attempt that the copy does not know.
+            self.register()
+            self.take(1)
+        self.work(12, 0)
+        self.use(column)
+        self.roll_back()
+        self.commit(arrives=arrives)
 
     @action()
     def keep_state(self):
