@@ -138,6 +138,8 @@ class Actions(TrainerRules, RollouterRules):
         seen, hidden = self.observe(), self.do(self.hidden())
         past = [model for _, model in self.history if model.observe() == seen and model.hidden() == hidden]
         assert past, (seen, hidden)
+        # The log may end between a payload and the script that takes it.
+        self.was_cut = True
         self.lose(past[-1])
 
     async def hidden(self):
