@@ -163,9 +163,10 @@ class RedisConnection:
             return int(await self._redis.scard(key))
 
     async def add_member(self, key: str, member: str) -> None:
-        """Add a name to a set."""
+        """Add a name to a set; a full server would refuse even to add what is there."""
         async with self._asking():
-            await self._redis.sadd(key, member)
+            if not await self._redis.sismember(key, member):
+                await self._redis.sadd(key, member)
 
     async def remove_member(self, key: str, member: str) -> None:
         """Remove a name from a set."""
@@ -193,7 +194,10 @@ class RedisConnection:
         except _AWAY as error:
             raise UnavailableError(f"Redis at {self.where} cannot be reached: {error}; is it running?") from error
         except redis_errors.OutOfMemoryError as error:
-            raise OverloadedError(f"Redis at {self.where} is out of memory: {error}; raise its maxmemory") from error
+            raise OverloadedError(
+                f"Redis at {self.where} is out of memory ({error}); raise its maxmemory, or wait for the trainer's "
+                "commits to make room"
+            ) from error
         except redis_errors.ResponseError as error:
             if str(error).startswith(("MISCONF", "LOADING", "NOREPLICAS", "CLUSTERDOWN", "NOAUTH")):
                 raise UnavailableError(f"Redis at {self.where} refuses to work: {error}") from error

@@ -29,6 +29,9 @@ for i = FIRST, #ARGV, 2 do
     return { 'conflict', ARGV[i], known or '', ARGV[i + 1] }
   end
 end
+if not created then
+  write_even_when_full()
+end
 if not created and call('HGET', RUN_KEY, 'owner') ~= owner then
   call('HINCRBY', RUN_KEY, 'epoch', 1)
   call('HSET', RUN_KEY, 'owner', owner)

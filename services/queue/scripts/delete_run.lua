@@ -16,6 +16,7 @@ if ARGV[2] ~= '1' then
     return { 'not_finished' }
   end
 end
+write_even_when_full()
 call('SET', DELETED, ARGV[1])
 call('UNLINK', RUN_KEY)
 return { 'ok', ARGV[1] }

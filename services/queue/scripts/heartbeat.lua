@@ -5,6 +5,7 @@ local run, refusal = admit()
 if not run then
   return refusal
 end
+write_even_when_full()
 local now = now_ms()
 call('HSET', PREFIX .. 'replicas', ARGV[1], ARGV[3])
 call('ZADD', PREFIX .. 'heard', whole(now), ARGV[1])

@@ -5,6 +5,7 @@ local run, refusal = admit()
 if not run then
   return refusal
 end
+write_even_when_full()
 if whole(run.quota_bytes) ~= ARGV[1] or whole(run.quota_open_tasks) ~= ARGV[2] then
   set_quotas(ARGV[1], ARGV[2])
 end

@@ -3,7 +3,9 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from services.common.errors import InvalidInputError, UnavailableError
+import pytest
+
+from services.common.errors import InvalidInputError, OverloadedError, UnavailableError
 from services.common.types import FailedMember, FailureReason
 from services.rollouter.outbox import Finished, Outbox
 from tests.factories import make_trajectory
@@ -36,9 +38,10 @@ async def test_what_is_ready_goes_in_one_call():
     assert queue.put_calls == [5]
 
 
-async def test_a_put_is_repeated_until_the_queue_is_back():
+@pytest.mark.parametrize("error", [UnavailableError("away"), OverloadedError("Redis is out of memory")])
+async def test_a_put_is_repeated_until_the_queue_is_back_or_has_room(error):
     queue, settled = FakeQueue(), []
-    queue.errors = [UnavailableError("away")]
+    queue.errors = [error]
     async with running(queue, settled, max_records=2) as outbox:
         for member in range(3):
             await outbox.add(make_finished(member))

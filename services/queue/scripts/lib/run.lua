@@ -42,6 +42,13 @@ local function load_run()
   return run
 end
 
+-- Lets the script write on a server that has reached its maxmemory. Such a server refuses a script's first write when it
+-- may take memory, and none after one that cannot, so this one goes first: in whatever gives memory back, and in what
+-- must not stop while it is waited for. What stores payloads and tasks goes without and is refused as a whole.
+local function write_even_when_full()
+  call('UNLINK', PREFIX .. 'none')
+end
+
 -- Returns the run, or nil and the answer that refuses the call.
 local function admit(epoch)
   local run = load_run()
@@ -58,12 +65,13 @@ local function admit(epoch)
   if epoch < run.epoch then
     return nil, { 'fenced', whole(run.epoch) }
   end
+  -- Only the trainer names an epoch, and whatever it asks for leads to the next commit, which makes room.
+  write_even_when_full()
   if epoch > run.epoch then
     -- The server lost the newest takeover. The largest epoch wins, and no former owner may have it.
     run.epoch = epoch
     call('HSET', RUN_KEY, 'epoch', whole(epoch), 'owner', '')
   end
-  -- Only the trainer names an epoch.
   local now = now_ms()
   if now - run.trainer_ms >= TRAINER_NOTED_MS then
     call('HSET', RUN_KEY, 'trainer_ms', whole(now))
