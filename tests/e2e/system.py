@@ -120,6 +120,11 @@ def processes(launcher_pid: int) -> dict[str, psutil.Process]:
     return found
 
 
+def redis_url(launcher_pid: int) -> str:
+    """Address of the Redis that a launcher started, taken from its queue's environment."""
+    return processes(launcher_pid)["queue"].environ()["HEADRACE_REDIS_URL"]
+
+
 def wait_for(condition, *, seconds: float, what: str):
     """Wait until a condition returns something true, and return it."""
     deadline = time.monotonic() + seconds
