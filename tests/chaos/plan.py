@@ -23,7 +23,7 @@ HANG_SECONDS = 34.0
 SLOW_FROM_KILLS = 25
 """Plans of fewer blows leave out the kinds of events that take half a minute each."""
 
-_STEPS_PER_SECOND = 2.0
+_STEPS_PER_SECOND = 2.5
 _CALM_STEPS = 12
 
 

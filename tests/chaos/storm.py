@@ -161,6 +161,8 @@ class Storm:
             return self._rival(event)
         if event.action is Action.REBOOT:
             self.left_behind += stack.reboot()
+            # Checking data and model takes a while in which there is nobody to be met.
+            stack.role("redis", seconds=_FIRST_STEP_SECONDS)
             return ["launcher"]
         return self._replace_files(event)
 
