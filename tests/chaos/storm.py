@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.chaos.plan import Event, Plan
     from tests.chaos.stack import Stack
 
-_FIRST_STEP_SECONDS = 90.0
+_START_SECONDS = 90.0
 _MOMENT_SECONDS = 30.0
 _TARGETS_SECONDS = 12.0
 _RIVAL_SECONDS = 24.0
@@ -78,7 +78,7 @@ class Storm:
         deadline = self._began + seconds
         try:
             if not self._plan.from_start:
-                self._wait(lambda: self._stack.step > 0, min(deadline, self._began + _FIRST_STEP_SECONDS))
+                self._wait(lambda: self._stack.step > 0, min(deadline, self._began + _START_SECONDS))
             for index, event in enumerate(self._plan.events):
                 if not self._stack.is_running or time.monotonic() >= deadline:
                     self._record({"record": "not_reached", "event": index, "kind": event.kind})
@@ -162,7 +162,7 @@ class Storm:
         if event.action is Action.REBOOT:
             self.left_behind += stack.reboot()
             # Checking data and model takes a while in which there is nobody to be met.
-            stack.role("redis", seconds=_FIRST_STEP_SECONDS)
+            stack.role("redis", seconds=_START_SECONDS)
             return ["launcher"]
         return self._replace_files(event)
 
