@@ -130,6 +130,7 @@ def run_plan(plan: Plan, folder: Path, *, seconds: float, say: Callable[[str], N
         checkpoints=checkpoints.states,
         num_looks=ledger.num_looks,
         unbalanced=ledger.unbalanced,
+        given_up=dict(ledger.given_up),
         left_behind=storm.left_behind + (left_behind if ended else []),
         rival_exit_codes=rivals,
     )

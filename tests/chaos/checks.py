@@ -212,17 +212,24 @@ def check_lost(evidence: Evidence) -> Iterator[Violation]:
     consumed = set(committed_lineage(evidence.checkpoints).sequences)
     if not consumed or evidence.ledger is None:
         return
-    tasks = evidence.ledger["train"]["tasks"]
-    # Unless it says `drop`, a stale attempt is followed by another one of the same task.
-    explained = tasks["dead_lettered"] + tasks["filtered"] + sum(
-        number
-        for reason, number in tasks["dropped"].items()
-        if reason != "stale" or evidence.settings["async.on_stale"] == "drop"
-    )  # fmt: skip
+    explained = _given_up(evidence, evidence.ledger["train"]["tasks"])
     gaps = sorted(set(range(max(consumed))) - consumed)
     if len(gaps) > explained:
         text = f"{len(gaps)} tasks were never trained on and only {explained} were given up: {gaps[:10]}"
         yield Violation(broken=Broken.LOST, text=text, count=len(gaps) - explained)
+
+
+def _given_up(evidence: Evidence, tasks: dict[str, Any]) -> int:
+    """Tasks that ended for good without being trained on."""
+    said = {**tasks["dropped"], "dead_lettered": tasks["dead_lettered"], "filtered": tasks["filtered"]}
+    if evidence.settings["async.on_stale"] == "drop":
+        return sum(said.values())
+    # A stale attempt is followed by another one of the same task, and after a wipe all that were dropped before are one
+    # number, stale ones included; so what they were is taken from the looks before.
+    seen = {
+        reason: max(said.get(reason, 0), evidence.given_up.get(reason, 0)) for reason in {*said, *evidence.given_up}
+    }
+    return sum(number for reason, number in seen.items() if reason not in {"stale", "reconciled"})
 
 
 def check_age(evidence: Evidence) -> Iterator[Violation]:

@@ -76,6 +76,8 @@ class Evidence:
     """How often the ledger was looked at while the run went on."""
     unbalanced: list[str] = field(default_factory=list)
     """Looks at which it did not balance."""
+    given_up: dict[str, int] = field(default_factory=dict)
+    """Training tasks given up by reason, as seen while the run went on, over all that Redis forgot."""
     summary: dict[str, Any] | None = None
     """`summary.json`."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)

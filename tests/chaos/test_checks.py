@@ -201,6 +201,16 @@ def test_a_stale_attempt_that_is_tried_again_does_not_explain_a_lost_task(clean)
     assert check(dropping) == []
 
 
+def test_what_redis_forgot_is_explained_by_what_was_seen_before_and_not_by_one_number(clean):
+    checkpoints = copy.deepcopy(clean.checkpoints)
+    checkpoints[3]["results"] = [_result(sequence) for sequence in (6, 8)]
+    ledger = copy.deepcopy(clean.ledger)
+    ledger["train"]["tasks"]["dropped"] = {"reconciled": 1}
+    evidence = replace(clean, checkpoints=checkpoints, ledger=ledger, uses=[], sampled_by={})
+    assert _found(evidence) == {Broken.LOST}
+    assert check(replace(evidence, given_up={"dead_lettered": 1})) == []
+
+
 def test_an_old_token_in_any_step_is_found_even_if_a_crash_undid_it(clean):
     undone = {**_metrics(2), "staleness_max": 3}
     assert _found(replace(clean, metrics=[*clean.metrics[:1], undone, *clean.metrics[1:]])) == {Broken.BOUND}

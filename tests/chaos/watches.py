@@ -10,16 +10,19 @@ import asyncio
 import json
 import threading
 import tomllib
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from services.common.clients.queue import QueueClient
 from services.common.errors import HeadraceError
 from services.common.rpc.channel import open_channel
-from services.common.types import RunId
+from services.common.types import Partition, RunId
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from services.common.types import TaskLedger
 
 _CHECKPOINT_SECONDS = 0.01
 _LEDGER_SECONDS = 0.5
@@ -91,6 +94,9 @@ class LedgerWatch:
         """Answers so far."""
         self.unbalanced: list[str] = []
         """Answers that did not balance."""
+        self.given_up: Counter[str] = Counter()
+        """Training tasks given up by reason, over all that Redis forgot."""
+        self._before: dict[str, int] = {}
 
     def __enter__(self) -> LedgerWatch:
         self._thread.start()
@@ -118,3 +124,11 @@ class LedgerWatch:
             await channel.close(None)
         self.num_looks += 1
         self.unbalanced += [str(ledger) for ledger in ledgers if ledger.lost or ledger.trained_twice]
+        self._note_given_up(next(ledger.tasks for ledger in ledgers if ledger.partition is Partition.TRAIN))
+
+    def _note_given_up(self, tasks: TaskLedger) -> None:
+        """Add up what grew since the look before; a Redis that lost its account begins anew."""
+        now = {**tasks.dropped, "dead_lettered": tasks.dead_lettered, "filtered": tasks.filtered}
+        for reason, number in now.items():
+            self.given_up[reason] += max(0, number - self._before.get(reason, 0))
+        self._before = now
