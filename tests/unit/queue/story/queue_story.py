@@ -17,7 +17,7 @@ from copy import deepcopy
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from services.common.types import Partition
+from services.common.types import FailureReason, Partition
 from tests.unit.queue.model import Model
 from tests.unit.queue.story.base import KEPT_STATES, TRAIN, action, actions_of
 from tests.unit.queue.story.calls import OUTCOMES
@@ -109,6 +109,20 @@ class Actions(TrainerRules, RollouterRules):
                 num_results = sum(len(group.done) for group in stream.groups.values())
                 num_kept = [lasting[f"{name}:{kind}"] for kind in ("group", "task", "payload")]
                 assert num_kept == [len(stream.groups), len(stream.groups), num_results], num_kept
+
+    @action()
+    def reconcile_after_ends(self):
+        """Tasks fail for good in a store that lost a commit; the checkpoint, now the truth, does not know of it."""
+        self.keep_state()
+        self.train(1, column="consumed", publishes=True)
+        self.roll_back()
+        self.feed(3, ends=False)
+        for _ in range(self.settings.max_member_issues):
+            self.lease(12, 0)
+            for item, _ in self.held:
+                self.fail_one(item, FailureReason.AGENT_ERROR)
+            self.held = []
+        self.take(1)
 
     def lose(self, model):
         self.model, self.store_lost = model, True
