@@ -7,6 +7,7 @@ commit number is applied once.
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from services.common.errors import InvalidInputError, ReconcileRequiredError, UnavailableError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from services.common.types import GroupResult, RunId
     from services.queue.connection import RedisConnection
+    from services.queue.kept import Kept
     from services.queue.runs import Runs
     from services.queue.waiting import Waiting
 
@@ -33,11 +35,12 @@ _FIELDS = 5
 class Batches:
     """Batches of all runs on one server."""
 
-    def __init__(self, redis: RedisConnection, waiting: Waiting, runs: Runs) -> None:
-        """Use the connection; wait for and tell of news; end what is left of a finished run."""
+    def __init__(self, redis: RedisConnection, waiting: Waiting, *, runs: Runs, payloads: Kept) -> None:
+        """Use the connection; wait for and tell of news; end what is left of a finished run; take kept payloads."""
         self._redis = redis
         self._waiting = waiting
         self._runs = runs
+        self._payloads = payloads
 
     async def lease(
         self,
@@ -85,12 +88,15 @@ class Batches:
     async def _with_payloads(
         self, run_id: RunId, partition: Partition, rows: list[list[str]]
     ) -> tuple[StoredGroup, ...]:
-        keys: list[str] = []
-        for row in rows:
-            for member, issue in zip(row[_FIELDS::3], row[_FIELDS + 1 :: 3], strict=True):
-                keys.append(payload_key(run_id, LeaseId(f"{partition}/{row[0]}/{row[1]}/{member}/{issue}")))
-        payloads = iter(await self._redis.read(keys))
-        return tuple(_group(row, [next(payloads) for _ in row[_FIELDS::3]]) for row in rows)
+        keys = [
+            [
+                payload_key(run_id, LeaseId(f"{partition}/{row[0]}/{row[1]}/{member}/{issue}"))
+                for member, issue in zip(row[_FIELDS::3], row[_FIELDS + 1 :: 3], strict=True)
+            ]
+            for row in rows
+        ]
+        payloads = await self._payloads.take(list(chain.from_iterable(keys)))
+        return tuple(_group(row, [payloads.get(key) for key in of_row]) for row, of_row in zip(rows, keys, strict=True))
 
     async def release(self, run_id: RunId, *, epoch: int, partition: Partition) -> int:
         """Make the leased groups ready again, whichever epoch leased them; returns how many."""

@@ -106,17 +106,31 @@ class RedisConnection:
                 "repeat what they had in flight; set appendonly to yes"
             )
 
-    async def run(self, script: str, key: str, *args: Argument, before: Mapping[str, bytes] | None = None) -> list[Any]:
+    async def run(self, script: str, key: str, *args: Argument) -> list[Any]:
         """Run a script.
 
         Args:
             script: its name.
             key: the run's key.
             *args: its arguments.
-            before: bulk values written under their keys in the same round trip; the script takes or removes them.
+        """
+        return (await self.write_and_run(script, key, *args, values={}))[0]
+
+    async def write_and_run(
+        self, script: str, key: str, *args: Argument, values: Mapping[str, bytes]
+    ) -> tuple[list[Any], list[str]]:
+        """Write bulk values, and run a script that takes or removes them, in one round trip.
+
+        Args:
+            script: its name.
+            key: the run's key.
+            *args: its arguments.
+            values: what is written under each key, unless something is there.
+
+        Returns:
+            The script's answer, and the keys that nothing was under.
         """
         loaded = load_script(script)
-        values = before or {}
         # Never over what is there: a retried put must not touch a payload that was taken.
         commands: list[Command] = [("SET", name, value, "NX", "EX", _UNTAKEN_SECONDS) for name, value in values.items()]
         commands.append(("EVALSHA", loaded.sha, 1, key, *args))
@@ -127,7 +141,8 @@ class RedisConnection:
             failed = next((answer for answer in answers if isinstance(answer, Exception)), None)
             if failed is not None:
                 raise failed
-            return cast("list[Any]", answers[-1])
+        *writes, answer = answers
+        return cast("list[Any]", answer), [name for name, write in zip(values, writes, strict=True) if write]
 
     async def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read bulk values; None for a key that is not there."""

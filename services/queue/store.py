@@ -23,6 +23,7 @@ from services.common.rpc.retry import Backoff
 from services.queue.accounts import Accounts
 from services.queue.batches import Batches
 from services.queue.connection import RedisConnection
+from services.queue.kept import Kept
 from services.queue.quotas import Quotas
 from services.queue.retirement import Retirement
 from services.queue.runs import Runs
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _SWEEP_SECONDS = 0.5
 _RETIRE_SECONDS = 10.0
+_MAX_KEPT_PAYLOAD_BYTES = 32 * 1024 * 1024
 
 _log = structlog.get_logger("headrace.queue")
 
@@ -60,12 +62,13 @@ class QueueStore:
         """
         self._redis = RedisConnection(redis_url)
         self._waiting = Waiting()
+        payloads = Kept(self._redis, max_bytes=_MAX_KEPT_PAYLOAD_BYTES)
         quotas = quotas or Quotas()
         self.runs = Runs(self._redis, self._waiting, quotas)
         self.retirement = Retirement(self._redis, self._waiting, quotas)
         self.tasks = Tasks(self._redis, self._waiting)
-        self.trajectories = Trajectories(self._redis, self._waiting)
-        self.batches = Batches(self._redis, self._waiting, self.runs)
+        self.trajectories = Trajectories(self._redis, self._waiting, payloads)
+        self.batches = Batches(self._redis, self._waiting, runs=self.runs, payloads=payloads)
         self.accounts = Accounts(self._redis)
 
     async def start(self) -> None:

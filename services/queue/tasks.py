@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from services.common.errors import ConflictError, InvalidInputError, RunFinishedError, UnavailableError
 from services.common.types import Enqueued, MemberKey, Partition, ReleaseReason, TaskId
 from services.queue.answers import expect_ok, status_of, text, texts
-from services.queue.bodies import Bodies
+from services.queue.kept import Kept
 from services.queue.keys import body_key, check_id, run_key
 from services.queue.records import StoredAssignment, StoredAssignments, parse_lease_id
 from services.queue.waiting import Topic
@@ -33,6 +33,7 @@ _TOKEN_BYTES = 8
 _WRITE_TRIES = 3
 _MAX_MEMBERS = 4096
 _MAX_TASKS = 4096
+_MAX_KEPT_BYTES = 4 * 1024 * 1024
 
 
 class Tasks:
@@ -42,7 +43,7 @@ class Tasks:
         """Use the connection; wait for and tell of news."""
         self._redis = redis
         self._waiting = waiting
-        self._bodies = Bodies(redis)
+        self._bodies = Kept(redis, max_bytes=_MAX_KEPT_BYTES)
 
     async def enqueue(
         self,
@@ -68,7 +69,7 @@ class Tasks:
             words += [task.task_id, task.sequence, task.group_size, task.content]
         pinned = "" if pinned_version is None else pinned_version
         for _ in range(_WRITE_TRIES):
-            answer = await self._redis.run(
+            answer, _ = await self._redis.write_and_run(
                 "enqueue_tasks",
                 run_key(run_id),
                 epoch,
@@ -77,7 +78,7 @@ class Tasks:
                 pinned,
                 num_filtered,
                 *words,
-                before=bodies,
+                values=bodies,
             )
             status = status_of(answer, run_id)
             if status == "finished":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from services.common.types import RunId
     from services.queue.connection import RedisConnection
+    from services.queue.kept import Kept
     from services.queue.records import PutRecord
     from services.queue.waiting import Waiting
 
@@ -33,10 +34,11 @@ _WRITE_TRIES = 3
 class Trajectories:
     """Trajectories of all runs on one server."""
 
-    def __init__(self, redis: RedisConnection, waiting: Waiting) -> None:
-        """Use the connection; tell waiters what changed."""
+    def __init__(self, redis: RedisConnection, waiting: Waiting, payloads: Kept) -> None:
+        """Use the connection; tell waiters what changed; keep payloads for the trainer, who will soon ask for them."""
         self._redis = redis
         self._waiting = waiting
+        self._payloads = payloads
 
     async def put(self, run_id: RunId, records: Sequence[PutRecord]) -> tuple[PutOutcome, ...]:
         """Put each record on its own; returns what became of each.
@@ -64,17 +66,22 @@ class Trajectories:
 
     async def _put_once(self, run_id: RunId, records: Sequence[tuple[PutRecord, str]]) -> list[str]:
         payloads: dict[str, bytes] = {}
+        names: list[str] = []
         words: list[str | int] = []
         for record, issue in records:
             key = record.key
             reason = record.failure.value if record.failure else ""
+            names.append(payload_key(run_id, LeaseId(f"{key}/{issue}")))
             if not record.failure:
-                payloads[payload_key(run_id, LeaseId(f"{key}/{issue}"))] = record.payload
+                payloads[names[-1]] = record.payload
             words += [key.partition, key.task_id, key.attempt, key.member, issue]
             words += [reason, record.oldest_version, len(record.payload)]
-        answer = await self._redis.run("put_trajectories", run_key(run_id), *words, before=payloads)
+        answer, written = await self._redis.write_and_run("put_trajectories", run_key(run_id), *words, values=payloads)
         num_closed, *rows = expect_ok(answer, run_id)
         outcomes = texts(rows)
+        accepted = {name for name, outcome in zip(names, outcomes, strict=True) if outcome == PutOutcome.ACCEPTED}
+        for name in accepted.intersection(written):
+            self._payloads.keep(name, payloads[name])
         if num_closed:
             self._waiting.notify(run_id, Topic.GROUPS)
         if PutOutcome.REISSUED in outcomes:

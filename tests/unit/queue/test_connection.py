@@ -27,8 +27,10 @@ async def test_bulk_values_are_written_before_the_script_and_never_over_others(c
     await driver.create()
     key = f"hr:{{{driver.run_id}}}:run"
     bulk = f"hr:{{{driver.run_id}}}:bulk"
-    await connection.run("sweep", key, 0, 0, before={bulk: b"first"})
-    await connection.run("sweep", key, 0, 0, before={bulk: b"second"})
+    _, written = await connection.write_and_run("sweep", key, 0, 0, values={bulk: b"first"})
+    assert written == [bulk]
+    _, written = await connection.write_and_run("sweep", key, 0, 0, values={bulk: b"second", f"{bulk}s": b"x"})
+    assert written == [f"{bulk}s"]
     assert await connection.read([bulk, "nothing"]) == [b"first", None]
     assert await connection.read([]) == []
 
@@ -40,7 +42,8 @@ async def test_scripts_are_sent_again_after_the_server_forgot_them(connection, d
     await connection._redis.script_flush()
     assert (await connection.run("sweep", key, 0, 0))[0] == b"ok"
     await connection._redis.script_flush()
-    assert (await connection.run("sweep", key, 0, 0, before={f"{key}:bulk": b"x"}))[0] == b"ok"
+    answer, written = await connection.write_and_run("sweep", key, 0, 0, values={f"{key}:bulk": b"x"})
+    assert (answer[0], written) == (b"ok", [f"{key}:bulk"])
 
 
 async def test_sets_of_names_are_kept(connection):
@@ -97,7 +100,7 @@ async def test_a_full_server_is_an_overload_that_names_its_bound(tmp_path, drive
         await connection.check()
         too_much = {f"hr:{{x}}:{index}": bytes(100_000) for index in range(64)}
         with pytest.raises(OverloadedError, match="out of memory"):
-            await connection.run("sweep", "hr:{x}:run", 0, 0, before=too_much)
+            await connection.write_and_run("sweep", "hr:{x}:run", 0, 0, values=too_much)
         await connection.close()
 
 

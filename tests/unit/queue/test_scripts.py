@@ -22,5 +22,5 @@ def test_every_script_is_loaded_with_its_library_in_front():
 def test_every_script_that_the_code_names_exists():
     named = set()
     for path in FOLDER.parent.glob("*.py"):
-        named |= set(re.findall(r'\.run\(\s*"(\w+)"', path.read_text()))
+        named |= set(re.findall(r'\.(?:write_and_)?run\(\s*"(\w+)"', path.read_text()))
     assert named == {path.stem for path in FOLDER.glob("*.lua")}

@@ -9,6 +9,7 @@ from services.common.errors import InvalidInputError, NotFoundError
 from services.common.types import FailureReason, LeaseId, Partition, PutOutcome
 from services.queue.keys import payload_key
 from services.queue.records import PutRecord
+from services.queue.store import QueueStore
 from tests.unit.queue.driver import sequences
 
 LEASE_SECONDS = 0.04
@@ -42,6 +43,40 @@ async def test_a_repeated_put_is_one_put(driver):
     (group,) = (await driver.batch()).groups
     assert group.payloads == (b"trajectory", b"trajectory")
     assert await driver.put(members[0]) == [PutOutcome.ACCEPTED]
+
+
+async def test_what_was_just_put_is_not_read_back(driver, store):
+    await driver.begin()
+    await driver.feed(0)
+    members = await driver.lease(2)
+    await driver.put(*members)
+    names = [payload_key(driver.run_id, member.lease_id) for member in members]
+    payloads = await store._redis.read(names)
+    await store._redis._redis.delete(*names)
+    (group,) = (await driver.batch()).groups
+    assert list(group.payloads) == payloads == [b"trajectory"] * 2
+
+
+async def test_what_is_released_and_leased_again_is_read(driver):
+    await driver.begin()
+    await driver.feed(0)
+    await driver.produce()
+    first = (await driver.batch()).groups
+    await driver.release_batch()
+    assert (await driver.batch()).groups == first
+
+
+async def test_the_first_payload_of_a_lease_is_the_one_also_for_a_service_that_saw_only_another(driver, redis_url):
+    await driver.begin()
+    await driver.feed(0, group_size=1)
+    members = await driver.lease()
+    here, there = driver.store, QueueStore(redis_url)
+    driver.store = there
+    assert await driver.put(*members, payload=b"first") == [PutOutcome.ACCEPTED]
+    driver.store = here
+    assert await driver.put(*members, payload=b"second") == [PutOutcome.ACCEPTED]
+    assert [group.payloads for group in (await driver.batch()).groups] == [(b"first",)]
+    await there.close()
 
 
 async def test_a_put_after_its_group_ended_leaves_nothing_behind(driver, store):
