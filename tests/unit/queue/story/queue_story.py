@@ -172,6 +172,8 @@ class Actions(TrainerRules, RollouterRules):
             return
         seen = self.observe()
         assert seen == self.model.observe()
+        hidden = self.do(self.hidden())
+        assert hidden == self.model.hidden(), (hidden, self.model.hidden())
         for ledger in seen[0] if self.model.exists else ():
             assert (ledger.tasks.lost, ledger.trajectories.lost, ledger.trained_twice) == (0, 0, 0), ledger
 
