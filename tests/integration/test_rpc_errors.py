@@ -123,5 +123,22 @@ async def test_a_reader_that_leaves_a_stream_ends_it_on_the_server():
     # Leaving `running` drains; it would take the whole grace time, and this test too long, if the stream still ran.
 
 
+async def test_a_caller_that_leaves_a_unary_call_ends_it_on_the_server():
+    async with running(grace_seconds=30.0) as address, open_channel(address) as channel:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await unary(channel, "Slow")(b"25", timeout=30)
+    # As above: leaving `running` would take long.
+
+
+async def test_a_call_has_its_own_metadata_beside_the_trace():
+    async with running() as address, open_channel(address) as channel:
+        with trace.use_traceparent(TRACEPARENT):
+            answer = await unary(channel, "CurrentTrace")(b"", metadata=(("own", "1"),))
+        with pytest.raises(errors.InternalError):
+            await unary(channel, "Nothing")(b"", metadata=(("own", "1"),))
+    assert answer.decode() == TRACEPARENT
+
+
 async def _awaited(call):
     return await call

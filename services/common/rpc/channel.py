@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import grpc
 
-from services.common.rpc.interceptors import StreamInterceptor, UnaryInterceptor
+from services.common.rpc.interceptors import CallerSide, StreamInterceptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    Metadata = Iterable[tuple[str, str | bytes]]
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Bound of one message in either direction; larger things are streamed in chunks."""
@@ -54,11 +62,64 @@ def open_channel(
         max_message_bytes: bound of one message in either direction.
         default_timeout_seconds: deadline of calls that pass no `timeout`. Streams that last must pass their own.
     """
-    return grpc.aio.insecure_channel(
+    caller = CallerSide(address, default_timeout_seconds)
+    channel = grpc.aio.insecure_channel(
         address,
         options=[*message_size_options(max_message_bytes), *_CHANNEL_OPTIONS],
-        interceptors=[  # the stubs name a placeholder type here
-            UnaryInterceptor(address, default_timeout_seconds),  # type: ignore[list-item]
-            StreamInterceptor(address, default_timeout_seconds),  # type: ignore[list-item]
-        ],
+        interceptors=[StreamInterceptor(caller)],  # type: ignore[list-item]  # the stubs name a placeholder type here
     )
+    return _Channel(channel, caller)
+
+
+class _Channel(grpc.aio.Channel):
+    """A channel of grpc whose unary calls are coroutines that do what an interceptor would do.
+
+    An interceptor costs a task for each call, a fifth of what a small call costs its client.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, caller: CallerSide) -> None:
+        self._channel = channel
+        self._caller = caller
+
+    def unary_unary(self, method: str, *serializers: Any, **options: Any) -> Callable[..., Any]:  # type: ignore[override]  # noqa: ANN401
+        behavior: Any = self._channel.unary_unary(method, *serializers, **options)
+        caller = self._caller
+
+        async def call(request: Any, *, timeout: float | None = None, metadata: Metadata | None = None) -> Any:  # noqa: ANN401
+            seconds = caller.timeout(timeout)
+            try:
+                return await behavior(request, timeout=seconds, metadata=caller.metadata(metadata))
+            except grpc.aio.AioRpcError as error:
+                raise caller.error(error, method, seconds) from error
+
+        return call
+
+    def unary_stream(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - as grpc has it
+        return self._channel.unary_stream(*args, **options)
+
+    def stream_unary(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        return self._channel.stream_unary(*args, **options)
+
+    def stream_stream(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        return self._channel.stream_stream(*args, **options)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self._channel.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._channel.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self._channel.channel_ready()
+
+    async def close(self, grace: float | None = None) -> None:
+        await self._channel.close(grace)
+
+    async def __aenter__(self) -> grpc.aio.Channel:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._channel.__aexit__(kind, error, traceback)

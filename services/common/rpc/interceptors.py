@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 
     # Generic for the type checker only; at run time grpc's classes take no parameters.
     _ServerBase = grpc.aio.ServerInterceptor[Any, Any]
-    _UnaryBase = grpc.aio.UnaryUnaryClientInterceptor[Any, Any]
     _StreamBase = grpc.aio.UnaryStreamClientInterceptor[Any, Any]
 else:
     _ServerBase = grpc.aio.ServerInterceptor
-    _UnaryBase = grpc.aio.UnaryUnaryClientInterceptor
     _StreamBase = grpc.aio.UnaryStreamClientInterceptor
 
 ERROR_DOMAIN = "headrace.v1"
@@ -225,53 +223,38 @@ async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContex
     await context.abort_with_status(status_from_error(error))  # type: ignore[attr-defined]  # not in the stubs
 
 
-class _ClientInterceptor:
-    """What unary and streaming calls share: a deadline, the trace context, the mapping of errors."""
+class CallerSide:
+    """What a client adds to its calls: a deadline, the trace context, the mapping of errors."""
 
     def __init__(self, address: str, default_timeout_seconds: float) -> None:
         """Name the peer in errors; a call without a timeout gets the default."""
         self._address = address
         self._default_timeout_seconds = default_timeout_seconds
 
-    def _prepared(self, details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
-        timeout = self._default_timeout_seconds if details.timeout is None else details.timeout
-        metadata = details.metadata
+    def timeout(self, asked: float | None) -> float:
+        """Return the timeout of a call that asks for this one."""
+        return self._default_timeout_seconds if asked is None else asked
+
+    def metadata(self, own: Iterable[tuple[str, str | bytes]] | None) -> grpc.aio.Metadata | None:
+        """Return the metadata of a call with some of its own."""
         traceparent = trace.current_traceparent()
-        if traceparent is not None:
-            metadata = grpc.aio.Metadata(*(metadata or ()), (trace.TRACEPARENT_KEY, traceparent))
-        return grpc.aio.ClientCallDetails(
-            details.method, timeout, metadata, details.credentials, details.wait_for_ready
-        )
+        if traceparent is None and own is None:
+            return None
+        traced = () if traceparent is None else ((trace.TRACEPARENT_KEY, traceparent),)
+        return grpc.aio.Metadata(*(own or ()), *traced)
 
-    def _error(self, error: grpc.aio.AioRpcError, details: grpc.aio.ClientCallDetails) -> errors.HeadraceError:
-        # The stubs promise text, grpc passes bytes.
-        method = bytes(details.method).decode() if not isinstance(details.method, str) else details.method
-        return error_from_rpc(
-            error, address=self._address, method=method.rpartition("/")[2], timeout_seconds=details.timeout
-        )
+    def error(self, error: grpc.aio.AioRpcError, method: str, timeout_seconds: float | None) -> errors.HeadraceError:
+        """Return what a failed call raises."""
+        name = method.rpartition("/")[2]
+        return error_from_rpc(error, address=self._address, method=name, timeout_seconds=timeout_seconds)
 
 
-class UnaryInterceptor(_ClientInterceptor, _UnaryBase):
-    """Client side of unary calls."""
+class StreamInterceptor(_StreamBase):
+    """Client side of server-streaming calls; unary ones, which are many, do without a task of an interceptor."""
 
-    async def intercept_unary_unary(
-        self,
-        continuation: Callable[[grpc.aio.ClientCallDetails, Any], Awaitable[grpc.aio.UnaryUnaryCall[Any, Any]]],
-        client_call_details: grpc.aio.ClientCallDetails,
-        request: Any,  # noqa: ANN401 - any RPC
-    ) -> grpc.aio.UnaryUnaryCall[Any, Any]:
-        """Make the call; a failure is raised as an error of ours."""
-        details = self._prepared(client_call_details)
-        call = await continuation(details, request)
-        try:
-            await call
-        except grpc.aio.AioRpcError as error:
-            raise self._error(error, details) from error
-        return call
-
-
-class StreamInterceptor(_ClientInterceptor, _StreamBase):
-    """Client side of server-streaming calls."""
+    def __init__(self, caller: CallerSide) -> None:
+        """Add what `caller` says."""
+        self._caller = caller
 
     async def intercept_unary_stream(  # type: ignore[override]  # the stubs miss that continuation is awaited
         self,
@@ -280,9 +263,15 @@ class StreamInterceptor(_ClientInterceptor, _StreamBase):
         request: Any,  # noqa: ANN401 - any RPC
     ) -> AsyncIterator[Any]:
         """Open the stream; a failure is raised as an error of ours when the reader gets there."""
-        details = self._prepared(client_call_details)
-        call = await continuation(details, request)
-        return self._responses(call, details)
+        asked = client_call_details
+        details = grpc.aio.ClientCallDetails(
+            asked.method,
+            self._caller.timeout(asked.timeout),
+            self._caller.metadata(asked.metadata),
+            asked.credentials,
+            asked.wait_for_ready,
+        )
+        return self._responses(await continuation(details, request), details)
 
     async def _responses(
         self, call: grpc.aio.UnaryStreamCall[Any, Any], details: grpc.aio.ClientCallDetails
@@ -291,7 +280,9 @@ class StreamInterceptor(_ClientInterceptor, _StreamBase):
             async for response in call:
                 yield response
         except grpc.aio.AioRpcError as error:
-            raise self._error(error, details) from error
+            # The stubs promise text, grpc passes bytes.
+            method = bytes(details.method).decode() if not isinstance(details.method, str) else details.method
+            raise self._caller.error(error, method, details.timeout) from error
         finally:
             # A reader that stops early must not leave the server sending.
             call.cancel()
