@@ -116,7 +116,7 @@ class Actions(TrainerRules, RollouterRules):
         self.keep_state()
         self.train(1, column="consumed", publishes=True)
         self.roll_back()
-        self.feed(3, ends=False)
+        self.feed(1, ends=True)
         for _ in range(self.settings.max_member_issues):
             self.lease(12, 0)
             for item, _ in self.held:
