@@ -142,7 +142,8 @@ class Stack:
     def exit_code(self) -> int | None:
         """Exit status of the command; `None` while it runs."""
         assert self._process is not None, "start comes first"
-        return self._process.poll()
+        code: int | None = self._process.poll()
+        return code
 
     @property
     def step(self) -> int:
