@@ -71,9 +71,14 @@ class Batches:
             return expect_ok(await self._redis.run("lease_batch", run_key(run_id), *words), run_id)
 
         found = await self._waiting.until(
-            run_id, Topic.GROUPS, once, enough=lambda answer: bool(answer[0] or answer[3:]), wait_seconds=wait_seconds
+            run_id,
+            Topic.GROUPS,
+            once,
+            enough=lambda answer: bool(answer[0] or answer[4:]),
+            missing=lambda answer: int(answer[3]),
+            wait_seconds=wait_seconds,
         )
-        end_of_data, commit_number, num_ready, *rows = found
+        end_of_data, commit_number, num_ready, _, *rows = found
         if not rows and not end_of_data:
             await self._runs.check_room(run_id)
         # Room for new groups: those that were handed out, and tasks issued again in place of stale ones.

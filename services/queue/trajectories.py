@@ -83,7 +83,7 @@ class Trajectories:
         for name in accepted.intersection(written):
             self._payloads.keep(name, payloads[name])
         if num_closed:
-            self._waiting.notify(run_id, Topic.GROUPS)
+            self._waiting.notify(run_id, Topic.GROUPS, amount=int(num_closed))
         if PutOutcome.REISSUED in outcomes:
             self._waiting.notify(run_id, Topic.TASKS)
         return outcomes

@@ -176,7 +176,7 @@ class ThroughRedis:
         deadline = time.monotonic() + WAIT_SECONDS
         words = (self.epoch, "train", number, 0, MAX_BYTES, uuid.uuid4().hex)
         while True:
-            _, _, _, *rows = await self._run("lease_batch", *words)
+            _, _, _, _, *rows = await self._run("lease_batch", *words)
             if rows or time.monotonic() > deadline:
                 break
             await asyncio.sleep(LOOK_SECONDS)

@@ -1,7 +1,8 @@
 -- Leases whole groups to the trainer in order of sequence. With on_stale = wait a batch is held, and leaves groups out,
 -- as the slots of other groups demand (lib/waits.lua).
 -- ARGV: epoch, partition, groups wanted, use version, most bytes, id of the request.
--- Returns 'ok', end_of_data, commit number, ready groups, then each group as
+-- Returns 'ok', end_of_data, commit number, ready groups, how many more must close before it is worth to ask again when
+-- there is no group in the answer, then each group as
 -- { task, attempt, sequence, size, oldest, member, issue/token, put_ms, ... }.
 local run, refusal = admit(ARGV[1])
 if not run then
@@ -25,11 +26,11 @@ local function describe(group)
   return text
 end
 
-local function answer_with(groups)
+local function answer_with(groups, missing)
   local num_ready = call('ZCARD', p.ready)
   local is_open = call('ZCARD', p.open) > call('ZCARD', p.leased)
   local ended = run.finished == 1 or (state_number(p, 'data_ended') == 1 and not is_open)
-  local answer = { 'ok', ended and 1 or 0, run.commit_number, num_ready }
+  local answer = { 'ok', ended and 1 or 0, run.commit_number, num_ready, missing }
   for _, group in ipairs(groups) do
     answer[#answer + 1] = describe(group)
   end
@@ -114,15 +115,16 @@ end
 
 local before = leased_before()
 if #before > 0 then
-  return answer_with(before)
+  return answer_with(before, 0)
 end
 sweep(p, run, now)
 if p.is_train then
   retire_stale()
 end
 local num_ready = call('ZCARD', p.ready)
-local is_rest = state_number(p, 'data_ended') == 1 and num_ready == call('ZCARD', p.open) - call('ZCARD', p.leased)
-local target = is_rest and math.min(num_ready, num_groups) or num_groups
+local data_ended = state_number(p, 'data_ended') == 1
+local num_left = call('ZCARD', p.open) - call('ZCARD', p.leased)
+local target = data_ended and num_ready == num_left and math.min(num_ready, num_groups) or num_groups
 local limits, held = {}, 0
 local is_enough = num_ready > 0 and num_ready >= target
 -- While the run's quota has no room for payloads nothing can finish, so nothing is waited for.
@@ -131,7 +133,9 @@ if is_enough and waits(p, run) and not is_full(run, held_bytes()) then
 end
 if not is_enough or held > 0 then
   call('HSET', p.state, 'wanted', num_groups, 'held', held)
-  return answer_with({})
+  -- The last groups of the data may be fewer than wanted.
+  local attainable = data_ended and math.min(num_left, num_groups) or num_groups
+  return answer_with({}, held > 0 and 1 or math.max(1, attainable - num_ready))
 end
 
 local groups, tasks, bytes, skipped, is_page_full = {}, {}, 0, 0, false
@@ -155,4 +159,4 @@ repeat
 until is_page_full or #groups == target or #names == 0
 call('HSET', p.batch, 'id', ARGV[6], 'epoch', whole(run.epoch), 'tasks', table.concat(tasks, '/'))
 call('HSET', p.state, 'wanted', 0, 'held', 0)
-return answer_with(groups)
+return answer_with(groups, 0)

@@ -6,6 +6,7 @@ import pytest
 
 from services.common.errors import FencedError, InvalidInputError, ReconcileRequiredError
 from services.common.types import DropReason, GroupOutcome, GroupResult, OnStale, Partition, TaskId
+from services.queue.keys import run_key
 from tests.unit.queue.driver import sequences
 
 
@@ -31,6 +32,26 @@ async def test_a_batch_waits_for_its_groups_and_wakes_at_once(driver):
     await driver.produce()
     assert len((await waiting).groups) == 1
     assert asyncio.get_running_loop().time() - before < 0.2
+
+
+async def test_a_batch_says_how_many_groups_it_misses_at_least(driver, store):
+    async def missing(num_groups):
+        words = (driver.epoch, Partition.TRAIN, num_groups, 0, 10**6, "request")
+        return (await store._redis.run("lease_batch", run_key(driver.run_id), *words))[4]
+
+    await driver.begin(groups_per_version=10)
+    await driver.feed(*range(4), group_size=1)
+    members = await driver.lease(4)
+    assert [await missing(3), await missing(6)] == [3, 6]
+    await driver.put(members[0])
+    assert [await missing(3), await missing(6)] == [2, 5]
+    # The last ones may be fewer than wanted.
+    await driver.feed(end_of_data=True)
+    assert [await missing(3), await missing(6)] == [2, 3]
+    await driver.put(*members[1:3])
+    assert await missing(6) == 1
+    await driver.put(members[3])
+    assert await missing(6) == 0
 
 
 async def test_a_stale_group_is_refilled_as_the_next_attempt(driver):

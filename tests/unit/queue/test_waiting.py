@@ -61,6 +61,53 @@ async def test_news_of_its_topic_wake_a_waiter_and_others_do_not():
     await task
 
 
+async def test_a_waiter_that_misses_several_sleeps_until_as_many_have_come():
+    waiting, source = Waiting(), Source(1000)
+    task = asyncio.ensure_future(
+        waiting.until(RUN, Topic.GROUPS, source.attempt, enough=bool, wait_seconds=20.0, missing=lambda _: 3)
+    )
+
+    async def tries_after(**options):
+        before = source.tries
+        waiting.notify(RUN, Topic.GROUPS, **options)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return source.tries - before
+
+    await asyncio.sleep(0)
+    assert source.tries == 1
+    assert [await tries_after(amount=1) for _ in range(6)] == [0, 0, 1, 0, 0, 1]
+    assert await tries_after(amount=5) == 1
+    assert await tries_after() == 1
+    waiting.close()
+    await task
+
+
+async def test_news_during_a_try_count():
+    waiting = Waiting()
+    tries = []
+
+    async def attempt():
+        tries.append(1)
+        if len(tries) == 1:
+            waiting.notify(RUN, Topic.GROUPS, amount=2)
+            await asyncio.sleep(0)
+        return len(tries) == 2
+
+    async with asyncio.timeout(0.025):
+        assert await waiting.until(RUN, Topic.GROUPS, attempt, enough=bool, wait_seconds=20.0, missing=lambda _: 2)
+
+
+async def test_no_waiter_stays_behind():
+    waiting = Waiting()
+    task = asyncio.ensure_future(until(waiting, Source(1000), wait_seconds=20.0))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert waiting._waiters == {}
+
+
 async def test_closing_ends_all_waits():
     waiting = Waiting()
     task = asyncio.ensure_future(until(waiting, Source(1000), wait_seconds=20.0))
