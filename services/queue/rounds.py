@@ -57,11 +57,12 @@ class Rounds:
     """
 
     def __init__(self, pool: BlockingConnectionPool, *, round_seconds: float) -> None:
-        """Use connections of `pool`; a round may take `round_seconds`."""
+        """Use one connection of `pool`; a round may take `round_seconds`."""
         self._pool = pool
         self._round_seconds = round_seconds
         self._waiting: deque[_Call] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._connection: AbstractConnection | None = None
 
     async def ask(self, commands: Sequence[Command], *, num_bytes: int = 0) -> list[Any]:
         """Have `commands` carried out; returns their answers, of which any may be an error reply.
@@ -127,15 +128,16 @@ class Rounds:
 
     async def _exchange(self, calls: list[_Call]) -> None:
         """Carry the calls out; those without an answer once more, when the connection that was kept is dead."""
-        connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        # Whatever interrupts a conversation, the library closes the connection, so no answer is left in it unread.
+        # Kept, since to give it back and get it again costs as much as a small call. Its pool closes it in the end.
+        if self._connection is None:
+            self._connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        # Whatever interrupts a conversation, the library closes the connection, so no answer is left in it unread; the
+        # next one opens it again.
         try:
-            await _converse(connection, calls)
+            await _converse(self._connection, calls)
         except (redis_errors.ConnectionError, OSError):
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)
-            await _converse(connection, [call for call in calls if not call.answers.done()])
-        finally:
-            await self._pool.release(connection)
+            await _converse(self._connection, [call for call in calls if not call.answers.done()])
 
 
 async def _converse(connection: AbstractConnection, calls: list[_Call]) -> None:

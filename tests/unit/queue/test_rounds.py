@@ -135,6 +135,14 @@ async def test_a_kept_connection_that_was_closed_is_replaced(rounds):
     assert await rounds.ask([("GET", "again")]) == [b"1"]
 
 
+async def test_a_server_that_was_restarted_between_two_rounds_is_found_at_once(make_rounds, tmp_path):
+    port = free_port()
+    rounds = make_rounds(f"redis://127.0.0.1:{port}/0")
+    for _ in range(3):
+        with running_server(tmp_path, port=port):
+            assert await asyncio.gather(*(rounds.ask([("PING",)]) for _ in range(3))) == [[b"PONG"]] * 3
+
+
 async def test_a_server_that_hangs_ends_the_round_in_time(make_rounds, tmp_path):
     with running_server(tmp_path) as url:
         rounds = make_rounds(url, round_seconds=0.3)
