@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _SWEEP_SECONDS = 0.5
 _RETIRE_SECONDS = 10.0
-_MAX_KEPT_PAYLOAD_BYTES = 32 * 1024 * 1024
+_MAX_KEPT_PAYLOAD_BYTES = 16 * 1024 * 1024
 
 _log = structlog.get_logger("headrace.queue")
 
