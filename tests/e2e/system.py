@@ -80,10 +80,15 @@ def start(*words: str, environment: dict[str, str] | None = None) -> subprocess.
     return start_module("services.launcher", *words, environment=environment)
 
 
-def start_module(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen:
-    """Start `python -m` with words; its output goes to pipes."""
+def start_module(
+    *words: str, environment: dict[str, str] | None = None, output: Path | None = None
+) -> subprocess.Popen:
+    """Start `python -m` with words; its output goes to a file, or to pipes when none is named."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
     command = [sys.executable, "-m", *words]
+    if output is not None:
+        with output.open("w") as file:
+            return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=variables)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
 
 
