@@ -10,8 +10,9 @@ import time
 import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.testing import capture_logs
 
-from services.common.errors import ConfigError, FencedError, HeadraceError, UnavailableError
+from services.common.errors import ConfigError, FencedError, HeadraceError, InternalError, UnavailableError
 from services.common.rpc.channel import open_channel
 from services.common.rpc.health import check_health, wait_healthy
 from services.common.rpc.retry import retrying
@@ -110,12 +111,18 @@ async def test_an_endless_stream_is_cut_when_the_grace_time_is_over():
     await channel.close(None)
 
 
-async def test_a_crashed_background_task_leaves_as_its_own_class():
+@pytest.mark.parametrize(
+    ("error", "num_tracebacks"),
+    [(FencedError("epoch 1 was replaced"), 0), (InternalError("epoch 1 failed"), 1), (ValueError("epoch 1 is odd"), 1)],
+)
+async def test_a_crashed_background_task_leaves_as_its_own_class(error, num_tracebacks):
     async def crash():
-        raise FencedError("epoch 1 was replaced by epoch 2")
+        raise error
 
-    with pytest.raises(FencedError, match="epoch 1"):
+    with capture_logs() as logs, pytest.raises(type(error), match="epoch 1"):
         await run_service("test", address="127.0.0.1:0", register=register, background=[crash], handle_signals=False)
+    # What has a name of its own is told in a sentence by whoever started the service.
+    assert sum("exc_info" in entry for entry in logs) == num_tracebacks
 
 
 async def test_a_drain_that_fails_leaves_as_its_own_class():

@@ -26,7 +26,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]  # not in the stubs
 
-from services.common.errors import ConfigError
+from services.common.errors import ConfigError, HeadraceError, InternalError
 from services.common.rpc.channel import DEFAULT_MAX_MESSAGE_BYTES, message_size_options
 from services.common.rpc.interceptors import ActiveCalls, ServiceInterceptor
 
@@ -223,10 +223,12 @@ def _unwrapped() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        _log.exception("a task of the service crashed")
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
+        # An error of ours says all that there is to say, and whoever started the service writes that down.
+        if not isinstance(error, HeadraceError) or isinstance(error, InternalError):
+            _log.exception("a task of the service crashed")
         raise error from None
 
 
