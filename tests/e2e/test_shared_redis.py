@@ -17,7 +17,8 @@ NAMES = ("twin", "twin.b")
 def test_two_runs_that_share_a_redis_neither_meet_nor_leave_anything(runs, tmp_path, started):
     config = system.write_config(tmp_path, directory=runs)
     with running_server(tmp_path) as url:
-        words = ("run", str(config), "--queue.redis_url", url, "--quiet", "--trainer.total_steps", "4")
+        flags = system.script_flags(tmp_path, seconds_per_token=0.01, max_slots=16)
+        words = ("run", str(config), "--queue.redis_url", url, "--quiet", "--trainer.total_steps", "4", *flags)
         started += [system.start(*words, "--run.name", name) for name in NAMES]
         for process in started:
             out, err = process.communicate(timeout=240)
