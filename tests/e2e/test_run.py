@@ -72,10 +72,18 @@ def test_ctrl_c_drains_and_the_run_can_be_resumed_to_its_end(runs, tmp_path):
 
     def shows_the_replica():
         status = system.run("status", str(folder), timeout=30)
-        return "rollouter-0" in status.stdout and status.returncode == 0
+        return status.stdout if "rollouter-0" in status.stdout and status.returncode == 0 else ""
 
     # A replica is known from its first heartbeat on, seconds after the first step.
-    system.wait_for(shows_the_replica, seconds=30, what="a status with the replica")
+    shown = system.wait_for(shows_the_replica, seconds=30, what="a status with the replica")
+    assert process.poll() is None, "the run was over before its state was asked for"
+    accounts = {tuple(words[:2]): words[2:] for words in map(str.split, shown.splitlines()) if len(words) > 2}
+    for account in ("tasks", "trajectories"):
+        begun, ended_well = map(int, accounts["train", account][:2])
+        # Both tables as they stand: more was begun than was consumed or put, and nothing is lost.
+        assert begun >= ended_well > 0
+        assert accounts["train", account][-1] == "0"
+    assert "lost = 0, trained twice = 0" in shown
     children = system.processes(process.pid)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)

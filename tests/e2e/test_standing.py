@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 def test_a_frozen_trainer_is_named_by_the_rollouters_the_status_and_the_launcher(runs, tmp_path, started):
     config = system.write_config(tmp_path, directory=runs)
     flags = system.script_flags(tmp_path, seconds_per_token=0.04)
-    run = system.start("run", str(config), "--run.name", "stopped", *flags, "--trainer.total_steps", "100")
+    run = system.start("run", str(config), "--run.name", "stopped", *flags, "--trainer.total_steps", "40")
     started.append(run)
     folder = runs / "stopped"
 
