@@ -60,13 +60,7 @@ if run.quota_open_tasks > 0 then
   limit = math.min(limit, used + math.max(0, run.quota_open_tasks - call('ZCARD', p.open) + call('ZCARD', p.leased)))
 end
 
-local function min_version(index)
-  if not p.is_train then
-    return tonumber(ARGV[4]) or -1
-  end
-  local base = run.base_version
-  return math.max(base, base + math.floor(index / run.groups_per_version) - run.max_staleness)
-end
+local pinned = tonumber(ARGV[4]) or -1
 
 local now = now_ms()
 local accepted, added = 0, 0
@@ -81,7 +75,7 @@ for number, verdict in ipairs(verdicts) do
     call('ZADD', p.open, ARGV[i + 1], task)
     save_fresh(p, {
       task = task, key = p.group .. task, sequence = tonumber(ARGV[i + 1]), attempt = 0, size = tonumber(ARGV[i + 2]),
-      min_version = min_version(used), enqueue_ms = now, content = content,
+      min_version = p.is_train and min_version_at(run, used) or pinned, enqueue_ms = now, content = content,
     })
     count(p, 'fed')
     used, added = used + 1, added + 1

@@ -57,4 +57,6 @@ if version > run.policy_version then
 end
 call('HSET', RUN_KEY, 'commit_number', whole(commit_number), 'finished', 0, 'policy_version', whole(version),
   'base_version', whole(version), 'carry', 0)
+run.base_version, run.carry = version, 0
+place_again(p, run)
 return { 'ok', removed }

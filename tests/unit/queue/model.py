@@ -55,8 +55,21 @@ class Model:
         if version == self.version and self.digest not in {"", digest}:
             raise Refusal("CONFLICT")
         self.version, self.digest = version, digest
-        if branch or self.base < 0:
-            self.base, self.carry = version, 0 if branch else self.carry
+        if branch and self.base != version:
+            self.move_base(version)
+        elif self.base < 0:
+            self.base = version
+
+    def move_base(self, version: int) -> None:
+        """Capacity counts from `version` on, and what is open takes its places from there, in order."""
+        self.base, self.carry = version, 0
+        for place, at in enumerate(sorted(self.train.groups)):
+            group = self.train.groups[at]
+            group.min_version = max(group.min_version, self.least_at(place))
+
+    def least_at(self, place: int) -> int:
+        """The n-th group of the bound is used n // per_version versions after the base."""
+        return self.base + max(0, place // self.settings.groups_per_version - self.settings.max_staleness)
 
     def feed(
         self,
@@ -83,9 +96,7 @@ class Model:
             if at not in stream.ended and at not in stream.groups:
                 if used >= bound:
                     break
-                # The n-th group of the bound is used n // per_version versions after the base.
-                least = self.base + max(0, used // per_version - self.settings.max_staleness)
-                stream.groups[at] = Group(at, size, content, least if stream.is_train else pinned)
+                stream.groups[at] = Group(at, size, content, self.least_at(used) if stream.is_train else pinned)
                 stream.tasks["fed"] += 1
                 used, added = used + 1, added + 1
             accepted += 1
@@ -311,5 +322,6 @@ class Model:
         tasks["refilled"] = min(tasks["fed"], tasks["refilled"])
         if version > self.version:
             self.version, self.digest = version, ""
-        self.commit_number, self.finished, self.base, self.carry = number, False, self.version, 0
+        self.commit_number, self.finished = number, False
+        self.move_base(self.version)
         return len(removed)

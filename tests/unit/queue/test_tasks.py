@@ -53,6 +53,34 @@ async def test_a_commit_between_two_versions_does_not_admit_what_would_be_too_ol
     assert (await driver.feed(8)).num_accepted == 0
 
 
+async def test_what_an_abandoned_branch_had_fed_ahead_is_used_one_version_after_another(driver):
+    await driver.begin(groups_per_version=2)
+    await driver.feed(0, 1)
+    await driver.produce()
+    await driver.batch(2)
+    await driver.register(1)
+    await driver.feed(2, 3)
+    await driver.produce(version=1)
+    await driver.create("trainer-2")
+    await driver.release_batch()
+    # Both versions' worth of groups are too old for the branch, and sampled again for one version each.
+    await driver.register(5, branch=True)
+    assert (await driver.batch(2)).groups == ()
+    assert keys(await driver.lease(100)) == [("00000000", 0), ("00000000", 1), ("00000001", 0), ("00000001", 1)]
+    assert [item.min_version for item in await driver.lease(100, version=6)] == [6, 6, 6, 6]
+
+
+async def test_a_version_that_is_told_again_as_a_branch_changes_nothing(driver):
+    await driver.begin(groups_per_version=2)
+    await driver.create("trainer-2")
+    await driver.register(5, branch=True)
+    await driver.feed(0, 1)
+    await driver.produce()
+    await driver.commit(1, (await driver.batch(1)).groups, policy_version=5)
+    await driver.register(5, branch=True)
+    assert (await driver.feed(2)).num_accepted == 0, "what was trained on since the base still counts"
+
+
 async def test_filtered_groups_leave_the_capacity_before_and_after_their_commit(driver):
     await driver.begin(groups_per_version=2)
     await driver.feed(0, 1)

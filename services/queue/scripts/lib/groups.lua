@@ -123,6 +123,24 @@ local function end_group(p, group, column)
   count(p, column)
 end
 
+-- Oldest version that may sample the training task at this place, from 0, among those that count against the bound: the
+-- place says at which version the task is used at the latest.
+local function min_version_at(run, place)
+  local base = run.base_version
+  return math.max(base, base + math.floor(place / run.groups_per_version) - run.max_staleness)
+end
+
+-- Gives the open tasks their places anew, in order of sequence, after the base version moved: what was fed for a later
+-- version must not be sampled, and then used, together with what comes before it.
+local function place_again(p, run)
+  for place, task in ipairs(call('ZRANGE', p.open, 0, -1)) do
+    local least = min_version_at(run, run.carry + place - 1)
+    if tonumber(call('HGET', p.group .. task, 'min_version')) < least then
+      call('HSET', p.group .. task, 'min_version', whole(least))
+    end
+  end
+end
+
 local function save_fresh(p, group)
   call('DEL', group.key)
   call('HSET', group.key, 'sequence', whole(group.sequence), 'attempt', group.attempt, 'size', group.size,
