@@ -135,19 +135,27 @@ async def test_a_number_never_names_two_sets_of_weights(redis_url, tmp_path, sto
 
 async def test_trajectories_of_an_abandoned_branch_are_used_within_the_bound_by_number(redis_url, tmp_path):
     """After a crash the number of a version counts, not its branch: the same bound decides on all of them."""
-    config = config_of(tmp_path, async_={"max_staleness": 2}, trainer={"checkpoint_every": 3})
+    # So many that tasks are still fed when the first trainer dies.
+    total = 2 * STEPS
+    config = config_of(tmp_path, async_={"max_staleness": 2}, trainer={"checkpoint_every": 3, "total_steps": total})
     async with training_scene(redis_url) as scene:
         first = scene.trainer(config)
         first.backend.fail_at = 5
+        first.backend.step = sleep = Sleep(first.backend.step, at=6)
+        dying = asyncio.ensure_future(first.loop.run())
+        await asyncio.to_thread(sleep.asleep.wait, 30)
+        # (bound + versions since the commit + 1) x groups per version: the newest are sampled by versions 4 and 5.
+        await scene.has_put(2 * (3 * 2 + (2 + 5 - 3 + 1) * 2))
+        sleep.awake.set()
         with pytest.raises(KilledError):
-            await first.loop.run()
+            await dying
         abandoned = {version for version, _ in scene.served}
 
         resumed = scene.trainer(config)
         await resumed.loop.run()
 
         steps = resumed.directory.steps()
-        assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+        assert [step["step"] for step in steps] == list(range(1, total + 1))
         assert max(step["staleness_max"] for step in steps) <= 2
         branch = resumed.shelf.versions[0]
         assert branch == max(abandoned) + 1
@@ -155,7 +163,7 @@ async def test_trajectories_of_an_abandoned_branch_are_used_within_the_bound_by_
         assert after[0]["step"] == 4, "the steps since the checkpoint are done again"
         # Their number lies within the bound of the new branch, so they are used.
         assert any(step["version"] - step["staleness_max"] in abandoned for step in after)
-        assert (await scene.ledger()).tasks.consumed == 2 * STEPS
+        assert (await scene.ledger()).tasks.consumed == 2 * total
 
 
 async def test_what_an_abandoned_branch_sampled_too_long_ago_is_sampled_again(redis_url, tmp_path):

@@ -129,6 +129,12 @@ class Scene:
             await self.client.put_trajectories(results)
         return not results
 
+    async def has_put(self, num_trajectories):
+        """Wait until so many trajectories were put."""
+        async with asyncio.timeout(30):
+            while (await self.ledger()).trajectories.put < num_trajectories:
+                await asyncio.sleep(0.02)
+
     async def ledger(self):
         return next(ledger for ledger in await self.client.get_ledger() if ledger.partition is Partition.TRAIN)
 
