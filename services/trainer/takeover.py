@@ -1,8 +1,8 @@
 """How a trainer begins: from nothing, or where the newest whole checkpoint stands, with the queue brought in line.
 
 The newest whole checkpoint is restored, then CreateRun gives a new epoch. The checkpoint's commit is repeated, or, when
-the queue's counter is 0 or neither that commit's nor the one before, Reconcile makes the checkpoint the truth. Last,
-what is leased and not committed is released.
+the queue's counter is neither that commit's nor the one before, Reconcile makes the checkpoint the truth. Last, what is
+leased and not committed is released.
 
 The number of the first version exceeds all that the version file, the checkpoint, the queue and the replicas know. A
 version file that is lost while the run has begun leaves only the last three, which may all be too old, so the numbers
@@ -109,8 +109,7 @@ async def take_over(
 
 async def _settle(queue: QueueLink, run: RunState, state: CheckpointState) -> None:
     """Make the queue agree with the checkpoint."""
-    # A queue without commits may have lost the run: a repeated CreateRun does not say that the first one made it.
-    if run.commit_number and run.commit_number in {state.commit_number - 1, state.commit_number}:
+    if not run.created and run.commit_number in {state.commit_number - 1, state.commit_number}:
         try:
             await queue.commit(
                 state.results,

@@ -82,11 +82,9 @@ async def test_any_other_number_is_reconciled(tmp_path, store, commit_number):
     assert queue.version == 14
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-async def test_a_run_that_the_queue_lost_is_reconciled_even_when_the_numbers_fit(tmp_path, store, is_known):
+async def test_a_run_that_the_queue_lost_is_reconciled_even_when_the_numbers_fit(tmp_path, store):
     store.save(backend_state(), replace(STATE, commit_number=1), check=never)
-    # Known: the answer to the call that made the run anew was lost, and its retry found the run.
-    queue = known_queue(tmp_path, commit_number=0) if is_known else FakeQueue()
+    queue = FakeQueue()
 
     await begin(tmp_path, queue, store)
 
